@@ -214,18 +214,22 @@ class Node:
         """The cell of one letter; None where the letter cannot occur here."""
         return self.cells[LETTER_INDEX[letter]]
 
-    def kinds(self, event: str) -> set[Kind]:
-        """What `event` can be here, over its details."""
-        return {
-            cell.kind
+    def letters(self, event: str) -> list[tuple[Letter, Cell]]:
+        """The letters of `event` that can occur here, each with its cell."""
+        return [
+            (letter, cell)
             for letter, cell in zip(LETTERS, self.cells, strict=True)
             if letter.event == event and cell is not None
-        }
+        ]
 
     def legal(self) -> tuple[str, ...]:
         """The events that can move a request here, or that it takes in place, in the order of the enum."""
         live = {Kind.MOVE, Kind.STAY}
-        return tuple(str(event) for event in Event if self.kinds(event) & live)
+        return tuple(
+            str(event)
+            for event in Event
+            if any(cell.kind in live for _, cell in self.letters(event))
+        )
 
 
 class Automaton:

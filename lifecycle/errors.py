@@ -43,6 +43,7 @@ class EventError(LifecycleError):
         state, reason: where it stands; ``reason`` is None while undecided.
         claims: who may still touch its pages, such as ``("op:kv", "request")``.
         event: the event that was refused.
+        why: the reason why, as the table gives it; empty where the message says it all.
         legal: the events that would move it or be taken in place.
         last: the last events seen, oldest first, as text; empty where no journal is kept.
     """
@@ -58,11 +59,12 @@ class EventError(LifecycleError):
         reason: str | None = None,
         claims: Sequence[str] = (),
         event: str = "",
+        why: str = "",
         legal: Sequence[str] = (),
         last: Sequence[str] = (),
     ) -> None:
         self.rid, self.incarnation, self.attempt = rid, incarnation, attempt
-        self.state, self.reason, self.event = state, reason, event
+        self.state, self.reason, self.event, self.why = state, reason, event, why
         self.claims, self.legal, self.last = tuple(claims), tuple(legal), tuple(last)
         self.message = message
         super().__init__(self._text())

@@ -204,6 +204,11 @@ class RequestLifecycle:
         return self._node.terminal
 
     @property
+    def over(self) -> bool:
+        """Whether it is done and nothing of it drains: no event but a late one can come."""
+        return self._node.terminal and not self._older
+
+    @property
     def reported(self) -> bool:
         """Whether the effect ``report`` went out."""
         return self._node.configuration.reported
@@ -675,21 +680,22 @@ class RequestLifecycle:
 
     def _absorb(self, event: str, detail: object) -> tuple[Effect, ...]:
         if self._strict:
-            msg = f"{event} is late for request {self.rid!r}: nothing that it speaks of is outstanding"
-            raise self._error(LateEvent, msg, event)
+            why = "nothing that it speaks of is outstanding"
+            msg = f"{event} is late for request {self.rid!r}: {why}"
+            raise self._error(LateEvent, msg, event, why)
         self.late += 1
         self._note(f"{event} [late]", detail)
         return _NO_EFFECTS
 
     def _refusal(self, event: str, why: str) -> IllegalEvent:
         msg = f"{event} is illegal for request {self.rid!r}: {why}"
-        return self._error(IllegalEvent, msg, event)
+        return self._error(IllegalEvent, msg, event, why)
 
     def _no_such_cause(self, cause: str) -> EventError:
         msg = f"a grammar fails by one of {', '.join(GrammarCause)}, not {cause!r}"
         return self._error(BadDetail, msg, Event.GRAMMAR_FAILED)
 
-    def _error(self, kind: type[_E], message: str, event: str) -> _E:
+    def _error(self, kind: type[_E], message: str, event: str, why: str = "") -> _E:
         draining = [
             f"{claim} (attempt {old.attempt})" for old in self._older for claim in old.claims
         ]
@@ -702,6 +708,7 @@ class RequestLifecycle:
             reason=self.reason,
             claims=(*self.claims, *draining),
             event=event,
+            why=why,
             legal=self.legal_events(),
             last=self.journal,
         )

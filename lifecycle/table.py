@@ -149,7 +149,8 @@ class RequestTable:
         self.unknown: Counter[str] = Counter()
         self._newest: dict[str, RequestLifecycle] = {}
         self._former: dict[tuple[str, int], RequestLifecycle] = {}
-        self._ended: deque[RequestLifecycle] = deque()
+        self._ended: deque[RequestLifecycle] = deque()  # oldest first; unused if all are kept
+        self._over = 0  # how many of the kept lives are over
         self._early: OrderedDict[str, list[tuple[float | None, dict[str, Any]]]] = OrderedDict()
         # For each deadline, who entered when (and, for older attempts, which attempt): oldest first.
         self._watch: dict[str, deque[tuple[float, RequestLifecycle, int | None]]] = {
@@ -163,7 +164,7 @@ class RequestTable:
 
     def __len__(self) -> int:
         """How many lives have not ended; a life whose older attempt still drains has not."""
-        return len(self._newest) + len(self._former) - len(self._ended)
+        return len(self._newest) + len(self._former) - self._over
 
     def __contains__(self, rid: object) -> bool:
         return rid in self._newest
@@ -323,6 +324,23 @@ class RequestTable:
                     queue.append((now, request, attempt))
         return todos
 
+    def forget(self, request: RequestLifecycle) -> None:
+        """Drop a life that is over. Whatever still comes for it is unknown from now on.
+
+        Raises:
+            LifecycleError: it is not over; its pages would be forgotten.
+        """
+        if not request.over:
+            msg = f"{request!r} is not over and cannot be forgotten"
+            raise LifecycleError(msg)
+        if self.life(request.rid, request.incarnation) is not request:
+            return
+        self._over -= 1
+        if self._newest.get(request.rid) is request:
+            del self._newest[request.rid]
+        else:
+            del self._former[request.rid, request.incarnation]
+
     # How it keeps order.
 
     def _duplicate(self, former: RequestLifecycle) -> DuplicateRequest:
@@ -330,6 +348,7 @@ class RequestTable:
             DuplicateRequest,
             f"submit is illegal for request {former.rid!r}: a request of that rid lives",
             Event.SUBMIT,
+            "a request of that rid lives",
         )
 
     def _addressed(self, rid: str, details: Mapping[str, Any]) -> RequestLifecycle | None:
@@ -383,16 +402,12 @@ class RequestTable:
         return effects
 
     def _end(self, request: RequestLifecycle) -> None:
-        """A life has ended: keep it for late events, and forget the oldest one that is kept."""
-        self._ended.append(request)
-        if self.keep_done is not None and len(self._ended) > self.keep_done:
-            self._forget(self._ended.popleft())
-
-    def _forget(self, request: RequestLifecycle) -> None:
-        if self._newest.get(request.rid) is request:
-            del self._newest[request.rid]
-        else:
-            self._former.pop((request.rid, request.incarnation), None)
+        """A life is over: keep it for late events, and forget the oldest one that is kept."""
+        self._over += 1
+        if self.keep_done is not None:
+            self._ended.append(request)
+            if len(self._ended) > self.keep_done:
+                self.forget(self._ended.popleft())
 
     # Deadlines.
 
