@@ -59,6 +59,11 @@ class Pages(Word):
     OWNED = "owned"
     LENT = "lent"  # decided, and waiting for the last step or op
 
+    @property
+    def is_held(self) -> bool:
+        """Whether there are pages."""
+        return self is not Pages.NONE
+
 
 class To(Word):
     """Where a row leads, other than to a state by name."""
