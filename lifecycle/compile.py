@@ -149,7 +149,7 @@ class Cell:
 
     Attributes:
         kind: move, stay, late or illegal.
-        to: the :class:`Node` it leads to; for late and illegal the node it stands in.
+        to: the :class:`Node` it leads to; None for late and illegal, which lead nowhere.
         effects: to be carried out in this order, for attempt 0.
         wins: whether the reason that the letter offers is the one recorded now.
         row: the row of the table that says so; None for the two rules that hold in every cell.
@@ -158,9 +158,18 @@ class Cell:
     __slots__ = ("effects", "kind", "row", "to", "wins")
 
     def __init__(
-        self, kind: Kind, to: Node, effects: tuple[Effect, ...], wins: bool, row: Row | None
+        self,
+        kind: Kind,
+        to: Node | None = None,
+        effects: tuple[Effect, ...] = (),
+        wins: bool = False,
+        row: Row | None = None,
     ) -> None:
         self.kind, self.to, self.effects, self.wins, self.row = kind, to, effects, wins, row
+
+
+NOTHING_OUTSTANDING = Cell(Kind.LATE)
+OUTSTANDING_ALREADY = Cell(Kind.ILLEGAL)
 
 
 class Look(IntEnum):
@@ -182,7 +191,7 @@ class Look(IntEnum):
     ABSORB = 13
 
 
-class Step(NamedTuple):
+class Lookup(NamedTuple):
     """How one event is taken in one configuration: what to look up, and the cells to choose from.
 
     What `cell` and `other` hold depends on `look`: two cells (others left, the last) for a completion, a
@@ -208,7 +217,7 @@ class Node:
         self.state, self.reason = configuration.state, configuration.reason
         self.terminal = terminal
         self.cells: tuple[Cell | None, ...] = ()
-        self.on: dict[str, Step] = {}
+        self.on: dict[str, Lookup] = {}
 
     def cell(self, letter: Letter) -> Cell | None:
         """The cell of one letter; None where the letter cannot occur here."""
@@ -242,7 +251,16 @@ class Automaton:
         strict: whether late events raise.
     """
 
-    __slots__ = ("_effects", "by_configuration", "nodes", "policy", "strict", "table")
+    __slots__ = (
+        "_effects",
+        "_ended",
+        "_refusals",
+        "by_configuration",
+        "nodes",
+        "policy",
+        "strict",
+        "table",
+    )
 
     def __init__(self, table: Table, policy: Policy) -> None:
         self.table, self.policy = table, policy
@@ -250,23 +268,38 @@ class Automaton:
         self.nodes: list[Node] = []
         self.by_configuration: dict[Configuration, Node] = {}
         self._effects: dict[tuple[EffectKind, bool], Effect] = {}
+        self._refusals: dict[int, Cell] = {}
+        self._ended: Node | None = None
         self._node(Configuration(table.initial.name))
         for node in self.nodes:  # grows while it is walked
             self._unfold(node)
 
     def _unfold(self, node: Node) -> None:
+        if node.terminal and self._ended is not None:
+            # Every event is late or illegal in each of them alike.
+            node.cells, node.on = self._ended.cells, self._ended.on
+            return
         cells: list[Cell | None] = []
         for event, letters in LETTERS_OF.items():
             rows = self.table.rows_of(node.state, event)
             mine: list[Cell | None]
             if len(rows) == 1 and (rows[0].to is LATE or rows[0].to is ILLEGAL):
-                kind = Kind.LATE if rows[0].to is LATE else Kind.ILLEGAL
-                mine = [Cell(kind, node, (), False, rows[0])] * len(letters)
+                mine = [self._refused(rows[0])] * len(letters)
             else:
                 mine = [self._cell(node, letter, rows) for letter in letters]
-            node.on[event] = _step(node, event, mine)
+            node.on[event] = _lookup(node, event, mine)
             cells += mine
         node.cells = tuple(cells)
+        if node.terminal:
+            self._ended = node
+
+    def _refused(self, row: Row) -> Cell:
+        """The cell of a row that is late or illegal: the same in every configuration."""
+        cell = self._refusals.get(id(row))
+        if cell is None:
+            kind = Kind.LATE if row.to is LATE else Kind.ILLEGAL
+            cell = self._refusals[id(row)] = Cell(kind, row=row)
+        return cell
 
     def _node(self, configuration: Configuration) -> Node:
         node = self.by_configuration.get(configuration)
@@ -283,11 +316,11 @@ class Automaton:
         if after is not None:
             held = steps if letter.event in STEP_EVENTS else ops
             if after is MISS:
-                return Cell(Kind.LATE, node, (), False, None)
+                return NOTHING_OUTSTANDING
             if not held:
                 return None
             if after is AGAIN:
-                return Cell(Kind.ILLEGAL, node, (), False, None)
+                return OUTSTANDING_ALREADY
             if letter.event in STEP_EVENTS:
                 steps = after is MORE
             else:
@@ -296,8 +329,7 @@ class Automaton:
             return None
         row = rows[0] if len(rows) == 1 else self._applicable(rows, here, ops)
         if row.to is LATE or row.to is ILLEGAL:
-            kind = Kind.LATE if row.to is LATE else Kind.ILLEGAL
-            return Cell(kind, node, (), False, row)
+            return self._refused(row)
         return self._follow(node, letter, row, steps, ops)
 
     def _applicable(self, rows: tuple[Row, ...], here: Configuration, ops: bool) -> Row:
@@ -306,7 +338,9 @@ class Automaton:
             "on_undrained": self.policy.on_undrained,
         }
         recorded = here.reason is not None
-        return next(row for row in rows if row.when.holds(recorded=recorded, ops=ops, choices=choices))
+        return next(
+            row for row in rows if row.when.holds(recorded=recorded, ops=ops, choices=choices)
+        )
 
     def _effect(self, kind: EffectKind, *, publish: bool = False) -> Effect:
         key = (kind, publish)
@@ -343,7 +377,7 @@ class Automaton:
             and state == here.state
             and not row.claims
         ):
-            return Cell(Kind.LATE, node, (), False, row)  # told already: later reasons are late
+            return Cell(Kind.LATE, row=row)  # told already: later reasons are late
 
         effects: list[Effect] = []
         reported = here.reported
@@ -375,7 +409,7 @@ class Automaton:
             return table.terminal.name
         if row.to == DRAIN and reason is not None:
             return table.draining_state(reason).name if busy else table.terminal.name
-        if row.to == FINISH or row.to == STAY:
+        if row.to in (FINISH, STAY):
             if table.state(here.state).draining and reason is not None:
                 return table.draining_state(reason).name
             return here.state
@@ -410,17 +444,17 @@ class Automaton:
         return Kind.LATE if row.to is LATE else Kind.ILLEGAL
 
 
-def _step(node: Node, event: Event, cells: list[Cell | None]) -> Step:
+def _lookup(node: Node, event: Event, cells: list[Cell | None]) -> Lookup:
     """How `event` is taken in `node`; `cells` are those of ``LETTERS_OF[event]``."""
     if event in COMPLETION_EVENTS:
         _, more, last = cells
         look = Look.DROP_STEP if event in STEP_EVENTS else Look.DROP_OP
-        return Step(look, more, last)
+        return Lookup(look, more, last)
     if event is Event.ABORT:
-        return Step(Look.SOURCE, dict(zip(ABORT_REASONS, cells, strict=True)))
+        return Lookup(Look.SOURCE, dict(zip(ABORT_REASONS, cells, strict=True)))
     if event is Event.COMPLETE:
         stop, stop_earlier, length, length_earlier = cells
-        return Step(
+        return Lookup(
             Look.COMPLETION,
             {
                 FinishReason.STOP: (stop, stop_earlier),
@@ -429,30 +463,30 @@ def _step(node: Node, event: Event, cells: list[Cell | None]) -> Step:
         )
     cell = cells[0]
     if event is Event.TRANSFER_FAILED:
-        return Step(Look.OP_VERDICT, cell)
+        return Lookup(Look.OP_VERDICT, cell)
     if event is Event.DRAIN_TIMEOUT:
-        return Step(Look.DEADLINE, cell)
+        return Lookup(Look.DEADLINE, cell)
     if cell is None or cell.row is None or cell.kind is Kind.ILLEGAL:
-        return Step(Look.REFUSE, cell)
+        return Lookup(Look.REFUSE, cell)
     if cell.kind is Kind.LATE:
-        return Step(Look.ABSORB, cell)
-    return _claiming_step(node, cell, cell.row.claims)
+        return Lookup(Look.ABSORB, cell)
+    return _claiming_lookup(node, cell, cell.row.claims)
 
 
-def _claiming_step(node: Node, cell: Cell, claims: tuple[Does, ...]) -> Step:
-    """The step of an event that may take claims; at most one kind of them, but for admit with an op."""
+def _claiming_lookup(node: Node, cell: Cell, claims: tuple[Does, ...]) -> Lookup:
+    """The look-up of an event that may take claims; at most one kind of them, but for admit with an op."""
     opens = Does.TAKE_OP_UNLESS_OPEN in claims and not node.configuration.ops
     if Does.TAKE_PAGES in claims:
-        return Step(Look.ADMIT, cell, opens)
+        return Lookup(Look.ADMIT, cell, opens)
     if opens:
-        return Step(Look.TAKE_OP_UNLESS_OPEN, cell)
+        return Lookup(Look.TAKE_OP_UNLESS_OPEN, cell)
     if Does.TAKE_STEP in claims:
-        return Step(Look.TAKE_STEP, cell)
+        return Lookup(Look.TAKE_STEP, cell)
     if Does.TAKE_OP in claims:
-        return Step(Look.TAKE_OP, cell)
+        return Lookup(Look.TAKE_OP, cell)
     if Does.START_OVER in claims:
-        return Step(Look.START_OVER, cell)
-    return Step(Look.NOTHING, cell)
+        return Lookup(Look.START_OVER, cell)
+    return Lookup(Look.NOTHING, cell)
 
 
 _CACHE: dict[tuple[int, Policy], Automaton] = {}

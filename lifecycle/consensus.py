@@ -4,14 +4,15 @@ With tensor or pipeline parallelism every rank runs the same scheduler, and each
 transfer. If one rank ends a request that another keeps, their queues differ from then on, and the next
 collective hangs or dies. So, in each round:
 
-1. :func:`agree` on the list of request ids. Only ids that *every* rank has are polled in this round; the others are
-   named, rank by rank, and wait.
-2. :func:`verdict` is the minimum over the ranks: one failure fails the request, and it has succeeded when it has
-   on every rank.
+1. :func:`agree` on the list of request ids. Only ids that *every* rank has are polled in this round; the
+   others are named, rank by rank, and wait.
+2. :func:`verdict` is the minimum over the ranks: one failure fails the request, and it has succeeded when
+   it has on every rank.
 3. :func:`drained` is true when *every* rank has drained. A verdict says nothing about it.
 
-What is reduced in 2 and 3 has one entry for each agreed id, in the agreed order, on every rank: never reduce tensors
-whose lengths may differ. How the entries travel is an adapter's matter; here they are plain sequences, keyed by rank.
+What is reduced in 2 and 3 has one entry for each agreed id, in the agreed order, on every rank: never reduce
+tensors whose lengths may differ. How the entries travel is an adapter's matter; here they are plain
+sequences, keyed by rank.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The declared table of the decode leg: the pages are the destination of the peer's writes (contract section 10).
 
-The same six states, claims, events and reasons as the prefill leg (:mod:`lifecycle.prefill`, which is to be read
-first), in another order. Destination pages are allocated first, and at once lent to the peer, which writes the
-KV cache into them: ``admit`` leads to ``transferring``, with the op claim ``kv`` taken. When everything has arrived,
-the request computes: ``prefilling`` reads as *computing* here.
+The same six states, claims, events and reasons as the prefill leg (:mod:`lifecycle.prefill`, which is to be
+read first), in another order. Destination pages are allocated first, and at once lent to the peer, which writes
+the KV cache into them: ``admit`` leads to ``transferring``, with the op claim ``kv`` taken. When everything has
+arrived, the request computes: ``prefilling`` reads as *computing* here.
 
 What differs in spirit: a late write of the peer into pages that were given away is the worst fault that this
-leg knows. It is silent, and it lands in another user's answer. So ``kv`` ends by success, by the peer's proof that
-it has drained, or in quarantine, and by nothing else.
+leg knows. It is silent, and it lands in another user's answer. So ``kv`` ends by success, by the peer's proof
+that it has drained, or in quarantine, and by nothing else.
 
 Where the contract leaves room, this table reads it so: once everything has arrived there is nothing to cancel,
 so a request that is cut short while it computes tells the peer nothing, and a failure of the hand-off is late.

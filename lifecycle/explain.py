@@ -19,7 +19,7 @@ KIND_STYLES = {Kind.MOVE: "green", Kind.STAY: "cyan", Kind.LATE: "dim", Kind.ILL
 
 def sentence(table: Table, row: Row) -> str:
     """One row in words."""
-    words = {
+    words: dict[str, str] = {
         STAY: "it stays as it is",
         FINISH: f"it becomes {table.terminal.name} once a reason is recorded and nothing is outstanding; "
         "until then it stays",
@@ -112,7 +112,7 @@ def _details(letter: Letter) -> str:
 
 
 def _becomes(node: Node, cell: Cell) -> str:
-    if cell.to is node:
+    if cell.to is None or cell.to is node:
         return "unchanged"
     text = str(cell.to.state)
     if cell.to.reason is not node.reason:

@@ -8,7 +8,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import attrs
@@ -57,17 +57,37 @@ class LatePolicy(Word):
 _W = TypeVar("_W", bound=Word)
 
 
-def _choice(field: str, words: type[_W]) -> Callable[[object], _W]:
-    def convert(value: object) -> _W:
-        if isinstance(value, str):
-            for word in words:
-                if word == value:
-                    return word
-        choices = ", ".join(repr(word.value) for word in words)
-        msg = f"policy {field} is one of {choices}; got {value!r}"
-        raise PolicyError(msg)
+def _choice(field: str, words: type[_W], value: object) -> _W:
+    if isinstance(value, str):
+        for word in words:
+            if word == value:
+                return word
+    choices = ", ".join(repr(word.value) for word in words)
+    msg = f"policy {field} is one of {choices}; got {value!r}"
+    raise PolicyError(msg)
 
-    return convert
+
+# attrs wants converters with names.
+
+
+def _abort_after_handoff(value: object) -> AbortAfterHandoff:
+    return _choice("abort_after_handoff", AbortAfterHandoff, value)
+
+
+def _on_undrained(value: object) -> OnUndrained:
+    return _choice("on_undrained", OnUndrained, value)
+
+
+def _report(value: object) -> ReportAt:
+    return _choice("report", ReportAt, value)
+
+
+def _publish_aborted(value: object) -> PublishAborted:
+    return _choice("publish_aborted", PublishAborted, value)
+
+
+def _late(value: object) -> LatePolicy:
+    return _choice("late", LatePolicy, value)
 
 
 @attrs.frozen
@@ -84,19 +104,14 @@ class Policy:
 
     precedence: Precedence = attrs.field(default=TIERS, converter=as_precedence)
     abort_after_handoff: AbortAfterHandoff = attrs.field(
-        default=AbortAfterHandoff.RECORD,
-        converter=_choice("abort_after_handoff", AbortAfterHandoff),
+        default=AbortAfterHandoff.RECORD, converter=_abort_after_handoff
     )
-    on_undrained: OnUndrained = attrs.field(
-        default=OnUndrained.QUARANTINE, converter=_choice("on_undrained", OnUndrained)
-    )
-    report: ReportAt = attrs.field(default=ReportAt.DONE, converter=_choice("report", ReportAt))
+    on_undrained: OnUndrained = attrs.field(default=OnUndrained.QUARANTINE, converter=_on_undrained)
+    report: ReportAt = attrs.field(default=ReportAt.DONE, converter=_report)
     publish_aborted: PublishAborted = attrs.field(
-        default=PublishAborted.NEVER, converter=_choice("publish_aborted", PublishAborted)
+        default=PublishAborted.NEVER, converter=_publish_aborted
     )
-    late: LatePolicy = attrs.field(
-        default=LatePolicy.ABSORB, converter=_choice("late", LatePolicy)
-    )
+    late: LatePolicy = attrs.field(default=LatePolicy.ABSORB, converter=_late)
 
     @classmethod
     def from_mapping(cls, choices: Mapping[str, object]) -> Policy:
@@ -110,7 +125,7 @@ class Policy:
             if name not in known:
                 msg = f"unknown policy {name!r}; the policies are {', '.join(known)}"
                 raise PolicyError(msg)
-        return cls(**choices)  # type: ignore[arg-type]  # the converters take and check any object
+        return cls(**choices)
 
     def to_mapping(self) -> dict[str, object]:
         """The choices by name, as plain JSON: what :meth:`from_mapping` takes."""

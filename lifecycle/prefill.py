@@ -83,7 +83,20 @@ Where the contract leaves room, this table reads it so
 
 from __future__ import annotations
 
-from .spec import DRAIN, FINISH, ILLEGAL, LATE, STAY, Does, Offers, Pages, Row, StateSpec, Table, When
+from .spec import (
+    DRAIN,
+    FINISH,
+    ILLEGAL,
+    LATE,
+    STAY,
+    Does,
+    Offers,
+    Pages,
+    Row,
+    StateSpec,
+    Table,
+    When,
+)
 from .vocabulary import EffectKind, Event, FinishReason, State
 
 Q, P, T = State.QUEUED, State.PREFILLING, State.TRANSFERRING
@@ -122,7 +135,8 @@ QUEUED_ROWS = (
         why="nothing is decided by this"),
     Row(Q, COMPLETIONS, LATE,
         why="it has no step and no op outstanding"),
-    Row(Q, (E.FORWARD_LAUNCHED, E.TRANSFER_POSTED, E.PREFILL_FINISHED, E.COMPLETE, E.PREEMPT, E.DRAIN_TIMEOUT, E.SUBMIT), ILLEGAL,
+    Row(Q, (E.FORWARD_LAUNCHED, E.TRANSFER_POSTED, E.PREFILL_FINISHED, E.COMPLETE, E.PREEMPT, E.DRAIN_TIMEOUT,
+            E.SUBMIT), ILLEGAL,
         why="it has no pages to work on"),
 )
 
@@ -197,7 +211,8 @@ TRANSFERRING_ROWS = (
 DRAINING_ROWS = (
     Row((G, A), E.FORWARD_FINISHED, FINISH, claims=(Does.DROP_STEP,), effects=(RELEASE, REPORT),
         why="pages go back with the last claim"),
-    Row((G, A), (E.TRANSFER_SUCCEEDED, E.TRANSFER_DRAINED), FINISH, claims=(Does.DROP_OP,), effects=(RELEASE, REPORT),
+    Row((G, A), (E.TRANSFER_SUCCEEDED, E.TRANSFER_DRAINED), FINISH, claims=(Does.DROP_OP,),
+        effects=(RELEASE, REPORT),
         why="pages go back with the last claim"),
     Row((G, A), (*CUT_SHORT, E.TRANSFER_FAILED, E.COMPLETE), STAY, offers=Offers.ITS_OWN,
         why="decided already; only the reason may change, by precedence"),

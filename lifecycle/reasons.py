@@ -15,6 +15,7 @@ as a whole; nothing in the library looks at a reason, or at its wire, to decide 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
@@ -112,12 +113,12 @@ def as_precedence(value: object) -> Precedence:
     if value == "tiers":
         return TIERS
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-        tiers = [[tier] if isinstance(tier, str) else tier for tier in value]
+        tiers: list[Any] = [[tier] if isinstance(tier, str) else tier for tier in value]
         if all(
             isinstance(tier, (list, tuple)) and all(isinstance(reason, str) for reason in tier)
             for tier in tiers
         ):
-            return Precedence(tuple(tuple(tier) for tier in tiers))
+            return Precedence(tuple(tuple(tier) for tier in tiers))  # checks the words itself
     msg = (
         'policy precedence is "tiers", a list of the ten finish reasons from the highest to the lowest, '
         f"or a list of such lists; got {value!r}"

@@ -272,7 +272,11 @@ class RequestLifecycle:
         return self.fire(Event.GRAMMAR_READY)
 
     def reject_grammar(
-        self, cause: str = GrammarCause.REJECTED, *, message: str | None = None, status: int | None = None
+        self,
+        cause: str = GrammarCause.REJECTED,
+        *,
+        message: str | None = None,
+        status: int | None = None,
     ) -> tuple[Effect, ...]:
         """The grammar failed: ``compile``, ``timeout``, ``rejected`` (a token was refused) or ``dead_end``."""
         return self.fire(Event.GRAMMAR_FAILED, cause=cause, message=message, status=status)
@@ -329,7 +333,9 @@ class RequestLifecycle:
         """Proof that `op` will never touch the pages again; by default every op that is outstanding."""
         return self.fire(Event.TRANSFER_DRAINED, op=op)
 
-    def complete(self, reason: str = FinishReason.STOP, position: int | None = None) -> tuple[Effect, ...]:
+    def complete(
+        self, reason: str = FinishReason.STOP, position: int | None = None
+    ) -> tuple[Effect, ...]:
         """The answer ended by ``stop`` or ``length``, at token `position`."""
         return self.fire(Event.COMPLETE, reason=reason, position=position)
 
@@ -386,9 +392,11 @@ class RequestLifecycle:
             pages: for ``admit``: noted in the journal. Who releases them is told the attempt by the effect.
             source: for ``abort`` (default ``client``).
             cause: for ``grammar_failed``, one of the four causes; for others any text.
-            reason, position: for ``complete``: ``stop`` or ``length``, and the token position.
+            reason: for ``complete``: ``stop`` or ``length``.
+            position: for ``complete``: at which token, counted from the start of the answer.
             attempt: the attempt that the event is about; by default the newest that has the claim.
-            message, status: for the client, if the reason of this event wins.
+            message: for the client, if the reason of this event wins.
+            status: an HTTP status for the client, likewise.
 
         Raises:
             IllegalEvent: the table declares it illegal here. The request is unchanged.
@@ -424,7 +432,7 @@ class RequestLifecycle:
             else:
                 if step in self._steps or (self._older and self._old_with_step(step)):
                     raise self._refusal(event, f"step {step} is outstanding already")
-                if step > self._last_step:
+                if step > self._last_step:  # noqa: PLR1730  # max() costs a call, on the hot path
                     self._last_step = step
             self._steps += (step,)
             detail = step
@@ -556,13 +564,14 @@ class RequestLifecycle:
     ) -> tuple[Effect, ...]:
         if cell.kind is _LATE:
             return self._absorb(event, detail)
-        if cell.kind is _ILLEGAL:
+        node = cell.to
+        if node is None:
             raise self._refusal(event, cell.row.why if cell.row else "")
         if cell.wins:
             self._details = _details(message, status, cause, position)
-        if cell.to.terminal:
+        if node.terminal:  # a deadline leaves claims behind
             self._steps, self._ops = (), ()
-        self._node = cell.to
+        self._node = node
         self._note(event, detail)
         return self._rebased(cell.effects) if self.attempt else cell.effects
 
@@ -572,7 +581,9 @@ class RequestLifecycle:
             return self._follow(event, None, cell, None, None, None, None)
         effects = self._give_up(self._older)
         if cell.kind is _LATE or cell.kind is _ILLEGAL:
-            self._note(event, None)  # the newest attempt does not drain; the event was for the older
+            self._note(
+                event, None
+            )  # the newest attempt does not drain; the event was for the older
             return effects
         return effects + self._follow(event, None, cell, None, None, None, None)
 
@@ -586,7 +597,9 @@ class RequestLifecycle:
 
     # Older attempts.
 
-    def _drop_elsewhere(self, event: str, *, step: int | None, op: str | None) -> tuple[Effect, ...]:
+    def _drop_elsewhere(
+        self, event: str, *, step: int | None, op: str | None
+    ) -> tuple[Effect, ...]:
         """A completion that names no claim of the newest attempt, or (a step) no claim at all."""
         if event == "forward_finished":
             if step is None:  # the oldest outstanding one; older attempts were launched before

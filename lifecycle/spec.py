@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from itertools import product
+from itertools import pairwise, product
 from types import MappingProxyType
 
 import attrs
@@ -354,7 +354,9 @@ def _bad_cells(table: Table) -> Iterator[str]:
             yield f"{cell} is not specified by any row"
             continue
         for recorded, ops, choices in product((False, True), (False, True), combinations):
-            at = [row for row in rows if row.when.holds(recorded=recorded, ops=ops, choices=choices)]
+            at = [
+                row for row in rows if row.when.holds(recorded=recorded, ops=ops, choices=choices)
+            ]
             if len(at) == 1:
                 continue
             case = When(recorded=recorded, ops=ops)
@@ -390,7 +392,7 @@ def _bad_row(table: Table, row: Row) -> Iterator[str]:
         return
     yield from _bad_claims(row)
     ranks = [_ORDER[effect] for effect in row.effects]
-    if any(later <= sooner for sooner, later in zip(ranks, ranks[1:], strict=False)):
+    if any(later <= sooner for sooner, later in pairwise(ranks)):
         order = ", ".join(row.effects)
         yield (
             f"effects cannot be carried out in the order {order}: the transfer is cancelled first, "
@@ -441,9 +443,9 @@ def _bad_move(table: Table, row: Row, state: StateSpec) -> Iterator[str]:
         yield "reports a request that it does not end"
     if named is not None and named.draining and not state.draining:
         yield f"names the draining state {str(row.to)!r}; DRAIN picks it by the reason that wins"
-    if named is not None and named.pages is Pages.OWNED and not held:
-        if Does.TAKE_PAGES not in row.claims:
-            yield f"moves to {str(row.to)!r}, which owns pages, without taking any"
+    enters = named is not None and named.pages is Pages.OWNED and not held
+    if enters and Does.TAKE_PAGES not in row.claims:
+        yield f"moves to {str(row.to)!r}, which owns pages, without taking any"
 
 
 def _unreachable(table: Table) -> Iterator[str]:
@@ -467,7 +469,9 @@ def _leads_to(table: Table, row: Row) -> Iterator[str]:
     if row.to in (FINISH, DRAIN):
         yield table.terminal.name
         # A draining request may change its state by precedence, so every one of them is in reach.
-        if row.to == DRAIN and any(table.state(name).pages is not Pages.NONE for name in row.states):
+        if row.to == DRAIN and any(
+            table.state(name).pages is not Pages.NONE for name in row.states
+        ):
             yield from (state.name for state in table.states if state.draining)
         return
     yield row.to

@@ -101,7 +101,8 @@ def _checked_deadlines(table: Table, deadlines: Mapping[str, float]) -> dict[str
         if name not in known:
             msg = f"no deadline {str(name)!r}: the table {table.name!r} takes {', '.join(known)}"
             raise PolicyError(msg)
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        number: object = seconds  # whatever a configuration file held
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
             msg = f"the deadline {str(name)!r} is a positive number of seconds; got {seconds!r}"
             raise PolicyError(msg)
     return {str(name): float(seconds) for name, seconds in deadlines.items()}
@@ -310,7 +311,8 @@ class RequestTable:
                     continue
                 if name == DRAINING:
                     which = request.attempt if attempt is None else attempt
-                    event, details = Event.DRAIN_TIMEOUT, {"attempt": which}
+                    event = Event.DRAIN_TIMEOUT
+                    details: dict[str, Any] = {"attempt": which}
                 else:
                     event, details = Event.ABORT, {"source": AbortSource.TIMEOUT}
                 effects = self.fire(
@@ -396,8 +398,8 @@ class RequestTable:
     def _apply_early(self, rid: str, now: float | None) -> tuple[Effect, ...]:
         effects: tuple[Effect, ...] = ()
         for at, details in self._early.pop(rid, ()):
-            dated = now is not None and at is not None and self.abort_memory is not None
-            if not (dated and now - at > self.abort_memory):
+            memory = self.abort_memory
+            if now is None or at is None or memory is None or now - at <= memory:
                 effects += self.fire(rid, Event.ABORT, now=now, **details)
         return effects
 

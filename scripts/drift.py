@@ -1,7 +1,7 @@
 """Writes what is generated from the tables into the files that show it, or says that they have drifted.
 
-    python scripts/drift.py           rewrite
-    python scripts/drift.py --check   exit 1 if a file differs from what would be written
+python scripts/drift.py           rewrite
+python scripts/drift.py --check   exit 1 if a file differs from what would be written
 """
 
 from __future__ import annotations

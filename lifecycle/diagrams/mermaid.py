@@ -45,7 +45,7 @@ def _edges(table: Table, row: Row) -> list[tuple[str, str, str]]:
         for event in row.events:
             label = LAST_CLAIM if draining and row.to is FINISH else str(event)
             if row.to is DRAIN:
-                drawn.append((str(name), label, _decided(table, row, name, event)))
+                drawn.append((str(name), label, _decided(table, name, event)))
             elif row.to is FINISH:
                 if draining or row.offers is not Offers.NOTHING:
                     drawn.append((str(name), label, str(table.terminal.name)))
@@ -54,7 +54,7 @@ def _edges(table: Table, row: Row) -> list[tuple[str, str, str]]:
     return drawn
 
 
-def _decided(table: Table, row: Row, state: str, event: str) -> str:
+def _decided(table: Table, state: str, event: str) -> str:
     """Where a row that decides leads while something is outstanding; the end, if nothing can be."""
     if not table.state(state).pages.is_held:
         return str(table.terminal.name)
