@@ -1,0 +1,61 @@
+# Every target sets up what it needs in .venv, on a machine that has Python >= 3.10, make and a network, and
+# does so again only when pyproject.toml or constraints.txt have changed.
+#
+# Choose another interpreter with PYTHON=..., another folder with VENV=..., for instance
+# `make test PYTHON=python3.12 VENV=.venv-3.12`. pip's own configuration decides where packages come from; on
+# Linux the torch of the default index carries CUDA and weighs gigabytes, and a configured index of CPU builds
+# is used instead (PIP_EXTRA_INDEX_URL).
+
+VENV ?= .venv
+PYTHON ?=
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+TYPED := lifecycle kvpool adapters examples benchmarks scripts
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint generate bench clean
+
+help: ## Say what there is.
+	@echo 'make TARGET, where TARGET is one of:'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+
+demo: $(READY) ## Run a small disaggregated-prefill scheduler on 2,000 requests, under a minute.
+	@$(PY) examples/prefill_scheduler.py
+
+test: $(READY) ## Run the tests, but for the slow ones (5 minutes at most).
+	$(PY) -m pytest -n 2 -m 'not slow'
+
+test-long: $(READY) ## Run all tests, with many more generated examples.
+	HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 --timeout 3600
+
+lint: $(READY) ## Check style, format, types, and that generated files are up to date.
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy $(TYPED)
+	$(PY) scripts/drift.py --check
+
+generate: $(READY) ## Write again what is generated from the tables (diagrams in the docs).
+	$(PY) scripts/drift.py
+
+bench: $(READY) ## Measure the hot paths against the same logic written by hand.
+	@$(PY) benchmarks/run.py
+
+clean: ## Remove what the other targets made, the virtual environment included.
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find $(TYPED) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp comes last, and pip is what tells a usable environment, so a set-up that was interrupted is done
+# again.
+$(READY): pyproject.toml constraints.txt
+	@$(PY) -m pip --version >/dev/null 2>&1 || { \
+	    for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10 python3.14); do \
+	        "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break; \
+	        python=; \
+	    done; \
+	    test -n "$$python" || { echo 'Python 3.10 or newer is needed; none found as $(or $(PYTHON),python3 or python3.10 to python3.14). Name one with PYTHON=...' >&2; exit 1; }; \
+	    echo "Setting up $(VENV) with $$("$$python" --version), once; torch takes a while."; \
+	    "$$python" -m venv $(VENV) || { echo "$$python cannot make a virtual environment (on Debian and Ubuntu: install the package python3-venv)." >&2; exit 1; }; \
+	}
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade --constraint constraints.txt pip
+	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
