@@ -191,16 +191,12 @@ class Look(IntEnum):
     ABSORB = 13
 
 
-class Lookup(NamedTuple):
-    """How one event is taken in one configuration: what to look up, and the cells to choose from.
+Lookup = tuple[int, Any, Any]
+"""How one event is taken in one configuration: a :class:`Look`, and one or two things to choose a cell from.
 
-    What `cell` and `other` hold depends on `look`: two cells (others left, the last) for a completion, a
-    dictionary by abort source or by finish reason, or one cell.
-    """
-
-    look: int
-    cell: Any
-    other: Any = None
+They depend on the look: two cells (others left, the last) for a completion, a dictionary by abort source or by
+finish reason, or one cell. A plain tuple, since unpacking one is what every event begins with.
+"""
 
 
 class Node:
@@ -287,7 +283,8 @@ class Automaton:
                 mine = [self._refused(rows[0])] * len(letters)
             else:
                 mine = [self._cell(node, letter, rows) for letter in letters]
-            node.on[event] = _lookup(node, event, mine)
+            look, first, second = _lookup(node, event, mine)
+            node.on[event] = (int(look), first, second)  # plain integers compare faster
             cells += mine
         node.cells = tuple(cells)
         if node.terminal:
@@ -449,27 +446,25 @@ def _lookup(node: Node, event: Event, cells: list[Cell | None]) -> Lookup:
     if event in COMPLETION_EVENTS:
         _, more, last = cells
         look = Look.DROP_STEP if event in STEP_EVENTS else Look.DROP_OP
-        return Lookup(look, more, last)
+        return (look, more, last)
     if event is Event.ABORT:
-        return Lookup(Look.SOURCE, dict(zip(ABORT_REASONS, cells, strict=True)))
+        return (Look.SOURCE, dict(zip(ABORT_REASONS, cells, strict=True)), None)
     if event is Event.COMPLETE:
         stop, stop_earlier, length, length_earlier = cells
-        return Lookup(
-            Look.COMPLETION,
-            {
-                FinishReason.STOP: (stop, stop_earlier),
-                FinishReason.LENGTH: (length, length_earlier),
-            },
-        )
+        by_reason = {
+            FinishReason.STOP: (stop, stop_earlier),
+            FinishReason.LENGTH: (length, length_earlier),
+        }
+        return (Look.COMPLETION, by_reason, None)
     cell = cells[0]
     if event is Event.TRANSFER_FAILED:
-        return Lookup(Look.OP_VERDICT, cell)
+        return (Look.OP_VERDICT, cell, None)
     if event is Event.DRAIN_TIMEOUT:
-        return Lookup(Look.DEADLINE, cell)
+        return (Look.DEADLINE, cell, None)
     if cell is None or cell.row is None or cell.kind is Kind.ILLEGAL:
-        return Lookup(Look.REFUSE, cell)
+        return (Look.REFUSE, cell, None)
     if cell.kind is Kind.LATE:
-        return Lookup(Look.ABSORB, cell)
+        return (Look.ABSORB, cell, None)
     return _claiming_lookup(node, cell, cell.row.claims)
 
 
@@ -477,16 +472,16 @@ def _claiming_lookup(node: Node, cell: Cell, claims: tuple[Does, ...]) -> Lookup
     """The look-up of an event that may take claims; at most one kind of them, but for admit with an op."""
     opens = Does.TAKE_OP_UNLESS_OPEN in claims and not node.configuration.ops
     if Does.TAKE_PAGES in claims:
-        return Lookup(Look.ADMIT, cell, opens)
+        return (Look.ADMIT, cell, opens)
     if opens:
-        return Lookup(Look.TAKE_OP_UNLESS_OPEN, cell)
+        return (Look.TAKE_OP_UNLESS_OPEN, cell, None)
     if Does.TAKE_STEP in claims:
-        return Lookup(Look.TAKE_STEP, cell)
+        return (Look.TAKE_STEP, cell, None)
     if Does.TAKE_OP in claims:
-        return Lookup(Look.TAKE_OP, cell)
+        return (Look.TAKE_OP, cell, None)
     if Does.START_OVER in claims:
-        return Lookup(Look.START_OVER, cell)
-    return Lookup(Look.NOTHING, cell)
+        return (Look.START_OVER, cell, None)
+    return (Look.NOTHING, cell, None)
 
 
 _CACHE: dict[tuple[int, Policy], Automaton] = {}

@@ -646,7 +646,7 @@ class RequestLifecycle:
         newest = attempt == self.attempt
         old = next((old for old in self._older if old.attempt == attempt), None)
         if newest and look == _DEADLINE:
-            cell = self._node.on[event].cell
+            _, cell, _ = self._node.on[event]
             return self._follow(event, None, cell, None, None, None, None)
         if newest and look == _DROP_STEP:
             if not self._steps or (step is not None and step not in self._steps):
