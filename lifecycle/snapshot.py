@@ -165,7 +165,8 @@ def snapshot(table: RequestTable) -> dict[str, Any]:
         "requests": [request_to_json(request) for request in table.lives()],
         "ended": [[request.rid, request.incarnation] for request in table._ended],
         "early_aborts": [
-            [rid, [[at, details] for at, details in aborts]] for rid, aborts in table._early.items()
+            [rid, incarnation, at, details]
+            for (rid, incarnation), (at, details) in table._early.items()
         ],
         "old_attempts_since": [
             [entered, request.rid, request.incarnation, attempt]
@@ -205,14 +206,18 @@ def restore(saved: Mapping[str, Any], table: Table = PREFILL) -> RequestTable:
     except LifecycleError as error:
         msg = f"the snapshot cannot be restored: {error}"
         raise SnapshotError(msg) from None
-    for field, counts in (("late", made.late), ("illegal", made.illegal), ("unknown", made.unknown)):
+    for field, counts in (
+        ("late", made.late),
+        ("illegal", made.illegal),
+        ("unknown", made.unknown),
+    ):
         counts.update(_get(saved, field, dict, what))
     for request in _list(saved, "requests", dict, what):
         adopt(made, request_from_json(request, made.automaton))
     for rid, incarnation in _list(saved, "ended", list, what):
         made._ended.append(_life(made, rid, incarnation))
-    for rid, aborts in _list(saved, "early_aborts", list, what):
-        made._early[rid] = [(at, dict(details)) for at, details in aborts]
+    for rid, incarnation, at, details in _list(saved, "early_aborts", list, what):
+        made._early[rid, incarnation] = (at, dict(details))
     _restore_watch(made, _list(saved, "old_attempts_since", list, what))
     return made
 

@@ -22,7 +22,8 @@ Lives
 
 Aborts that come early
     An abort of a rid that is not known is counted as unknown, and remembered (at most `keep_aborts` rids, for
-    `abort_memory` seconds where time is given): it is applied when that rid is submitted.
+    `abort_memory` seconds where time is given): it is applied when that rid is submitted. Of several aborts of
+    one rid, the one whose reason wins is remembered.
 
 Deadlines
     ``deadlines={"queued": 30.0, "draining": 10.0}`` gives seconds a state may last; ``draining`` stands for the
@@ -39,12 +40,20 @@ from typing import Any
 import attrs
 
 from .compile import Effect, compile_table
-from .errors import DuplicateRequest, EventError, LateEvent, LifecycleError, PolicyError, UnknownRequest
+from .errors import (
+    BadDetail,
+    DuplicateRequest,
+    EventError,
+    LateEvent,
+    LifecycleError,
+    PolicyError,
+    UnknownRequest,
+)
 from .policy import DEFAULT_POLICY, Policy
 from .prefill import PREFILL
 from .request import RequestLifecycle
 from .spec import Table
-from .vocabulary import AbortSource, Event
+from .vocabulary import ABORT_REASONS, AbortSource, Event, FinishReason
 
 DRAINING = "draining"
 """The name under which :class:`RequestTable` takes the deadline of everything that drains."""
@@ -93,6 +102,16 @@ class Inbox:
         """Take out what is there now; what arrives meanwhile is left for the next time."""
         for _ in range(len(self._posted)):
             yield self._posted.popleft()
+
+
+def _reason(details: Mapping[str, Any]) -> FinishReason:
+    """The reason that an abort with these details brings."""
+    source = details.get("source") or AbortSource.CLIENT
+    try:
+        return ABORT_REASONS[source]
+    except KeyError:
+        msg = f"an abort comes from one of {', '.join(AbortSource)}, not {source!r}"
+        raise BadDetail(msg, event=Event.ABORT) from None
 
 
 def _checked_deadlines(table: Table, deadlines: Mapping[str, float]) -> dict[str, float]:
@@ -152,7 +171,9 @@ class RequestTable:
         self._former: dict[tuple[str, int], RequestLifecycle] = {}
         self._ended: deque[RequestLifecycle] = deque()  # oldest first; unused if all are kept
         self._over = 0  # how many of the kept lives are over
-        self._early: OrderedDict[str, list[tuple[float | None, dict[str, Any]]]] = OrderedDict()
+        # Aborts that came before the submit of a life: when, and their details.
+        self._early: OrderedDict[tuple[str, int], tuple[float | None, dict[str, Any]]]
+        self._early = OrderedDict()
         # For each deadline, who entered when (and, for older attempts, which attempt): oldest first.
         self._watch: dict[str, deque[tuple[float, RequestLifecycle, int | None]]] = {
             name: deque() for name in self.deadlines
@@ -215,7 +236,7 @@ class RequestTable:
         if self._watch:
             self._enter(request, now)
         if self._early:
-            return self._apply_early(rid, now)
+            return self._apply_early(request, now)
         return ()
 
     def fire(
@@ -258,13 +279,23 @@ class RequestTable:
         return effects
 
     def abort(
-        self, rid: str, source: str = AbortSource.CLIENT, *, now: float | None = None, **details: Any
+        self,
+        rid: str,
+        source: str = AbortSource.CLIENT,
+        *,
+        now: float | None = None,
+        **details: Any,
     ) -> tuple[Effect, ...]:
         """Abort exactly this rid; ``abort("r1")`` never touches ``r10``."""
         return self.fire(rid, Event.ABORT, now=now, source=source, **details)
 
     def abort_prefix(
-        self, prefix: str, source: str = AbortSource.CLIENT, *, now: float | None = None, **details: Any
+        self,
+        prefix: str,
+        source: str = AbortSource.CLIENT,
+        *,
+        now: float | None = None,
+        **details: Any,
     ) -> list[Todo]:
         """Abort every request that is not done and whose rid begins with `prefix`."""
         rids = [rid for rid in self._newest if rid.startswith(prefix)]
@@ -321,7 +352,9 @@ class RequestTable:
                 )
                 if effects:
                     todos.append(Todo(request, effects))
-                if self._still_there(name, entered, request, attempt):  # by policy it stays: ask again
+                if self._still_there(
+                    name, entered, request, attempt
+                ):  # by policy it stays: ask again
                     if attempt is None:
                         request.since = now
                     queue.append((now, request, attempt))
@@ -378,25 +411,41 @@ class RequestTable:
         now: float | None,
         details: dict[str, Any],
     ) -> tuple[Effect, ...]:
-        self.unknown[event] += 1
-        if event == Event.ABORT and incarnation is None and rid not in self._newest:
-            self._early.setdefault(rid, []).append((now, details))
-            self._early.move_to_end(rid)
-            while len(self._early) > self.keep_aborts:
-                self._early.popitem(last=False)
+        if event == Event.ABORT:
+            self._remember(rid, incarnation, now, details)
         if self.automaton.strict:
             life = "" if incarnation is None else f" (life {incarnation})"
             msg = f"{event} for request {rid!r}{life}, which is not in the table"
             raise UnknownRequest(msg, rid=rid, event=event)
+        self.unknown[event] += 1
         return ()
 
-    def _apply_early(self, rid: str, now: float | None) -> tuple[Effect, ...]:
-        effects: tuple[Effect, ...] = ()
-        for at, details in self._early.pop(rid, ()):
-            memory = self.abort_memory
-            if now is None or at is None or memory is None or now - at <= memory:
-                effects += self.fire(rid, Event.ABORT, now=now, **details)
-        return effects
+    def _remember(
+        self, rid: str, incarnation: int | None, now: float | None, details: dict[str, Any]
+    ) -> None:
+        """Keep an abort for a life to come; of several, the one whose reason wins."""
+        newest = self._newest.get(rid)
+        number = 1 if incarnation is None else incarnation
+        if newest is not None and number <= newest.incarnation:
+            return  # for a life that is forgotten
+        life = (rid, number)
+        reason, kept = _reason(details), self._early.get(life)
+        if kept is None or self.policy.precedence.outranks(reason, _reason(kept[1])):
+            kept = (now, details)
+        self._early[life] = kept
+        self._early.move_to_end(life)
+        while len(self._early) > self.keep_aborts:
+            self._early.popitem(last=False)
+
+    def _apply_early(self, request: RequestLifecycle, now: float | None) -> tuple[Effect, ...]:
+        kept = self._early.pop((request.rid, request.incarnation), None)
+        if kept is None:
+            return ()
+        at, details = kept
+        memory = self.abort_memory
+        if now is not None and at is not None and memory is not None and now - at > memory:
+            return ()
+        return self.fire(request.rid, Event.ABORT, now=now, **details)
 
     def _end(self, request: RequestLifecycle) -> None:
         """A life is over: keep it for late events, and forget the oldest one that is kept."""

@@ -1,0 +1,316 @@
+"""Compares what a scheduler did about memory and clients with what would have been right.
+
+The referee keeps a reference: a table of the library, to which it fires every event of which the scheduler was told
+or that it brought about itself. The effects of the reference say what is due: a release, a quarantine, a report, a
+cancel. What the scheduler does is held against that, and named after the invariant of contract section 8 that it
+breaks.
+
+Some things are wrong at once (a free while a transfer may still read; a second report), others only once
+everything is quiet (pages that never came back; a client who was never told). :meth:`Referee.settled` looks for
+the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ..compile import Effect
+from ..errors import EventError
+from ..policy import Policy
+from ..reasons import TIERS
+from ..request import RequestLifecycle
+from ..table import RequestTable
+from ..vocabulary import ABORT_REASONS, EffectKind, Event, FinishReason, Invariant
+
+if TYPE_CHECKING:
+    from .world import Notice
+
+DECISIONS = frozenset(TIERS.tiers[0])
+ABORTS = frozenset(ABORT_REASONS.values())
+
+
+@attrs.frozen
+class Violation:
+    """An invariant that broke: by what, for which request, and after how many events of the trace."""
+
+    invariant: Invariant
+    rid: str
+    what: str
+    events: int
+
+    def __str__(self) -> str:
+        return f"{self.invariant} is broken for request {self.rid!r}: {self.what}"
+
+
+@attrs.define
+class Attempt:
+    """One attempt's pages, as they really are."""
+
+    pages: tuple[int, ...]
+    completed_ops: int = 0
+    away: str = ""  # how the pages went: freed or quarantined
+
+
+class Referee:
+    """See the module's text.
+
+    Attributes:
+        reference: the library's own table; what it says is right.
+        trace: every event so far, as the lines of a trace.
+        violations: what broke, oldest first.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.reference = RequestTable(policy, keep_done=None, abort_memory=None, keep_aborts=0)
+        self.trace: list[dict[str, Any]] = []
+        if policy != Policy():
+            self.trace.append({"policy": policy.to_mapping()})
+        self.violations: list[Violation] = []
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._holder: dict[int, tuple[str, int]] = {}
+        self._due: dict[tuple[EffectKind, str, int], Effect] = {}
+        self._outcome: dict[str, FinishReason] = {}
+        self._reports: dict[str, FinishReason] = {}
+        self._cancelled: set[tuple[str, int]] = set()
+        self._aborted: set[str] = set()
+        self._stale: set[str] = set()  # told of an older attempt's completion in this turn
+        self._late = False
+
+    # Events.
+
+    def fire(self, rid: str, event: Event, **details: Any) -> bool:
+        """Fire an event at the reference; whether it was legal."""
+        if event is Event.ABORT:
+            self._aborted.add(rid)
+        line = {"event": str(event), "rid": rid, **details}
+        self.trace.append({name: value for name, value in line.items() if value is not None})
+        late = self.reference.late.total() + self.reference.unknown.total()
+        try:
+            effects = self.reference.fire(rid, event, **details)
+        except EventError:
+            return False
+        self._late |= self.reference.late.total() + self.reference.unknown.total() > late
+        self._note(rid, effects)
+        return True
+
+    def _note(self, rid: str, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            if effect.kind is EffectKind.REPORT:
+                reason = self.reference[rid].reason
+                assert reason is not None
+                self._outcome[rid] = reason
+            else:
+                self._due[effect.kind, rid, effect.attempt] = effect
+
+    def submitted(self, rid: str) -> None:
+        """A request was submitted."""
+        self.trace.append({"event": "submit", "rid": rid})
+        self._note(rid, self.reference.submit(rid))
+
+    def told(self, notice: Notice) -> None:
+        """The scheduler is told something."""
+        details: dict[str, Any] = {}
+        newest = self._request(notice.rid)
+        if notice.event is Event.FORWARD_FINISHED:
+            details["step"] = notice.step
+        elif notice.op is not None:
+            details["op"] = notice.op
+            if notice.event is not Event.TRANSFER_FAILED:
+                attempt = self._attempts.get((notice.rid, notice.attempt))
+                if attempt is not None:
+                    attempt.completed_ops += 1
+        if notice.cause is not None:
+            details["cause"] = str(notice.cause)
+        if newest is not None and notice.attempt != newest.attempt and details:
+            details["attempt"] = notice.attempt
+            self._stale.add(notice.rid)
+        self.fire(notice.rid, notice.event, **details)
+
+    def turn_begins(self) -> None:
+        """The scheduler's loop turns."""
+        self._stale.clear()
+        self._late = False
+
+    def admitted(self, rid: str, pages: tuple[int, ...]) -> None:
+        """The scheduler took pages for the newest attempt of `rid`."""
+        request = self._request(rid)
+        if not self.fire(rid, Event.ADMIT, pages=len(pages)) or request is None:
+            self._new_work(rid, "is given pages")
+            return
+        self._attempts[rid, request.attempt] = Attempt(pages)
+        for page in pages:
+            self._holder[page] = (rid, request.attempt)
+
+    def launched(self, rid: str, step: int) -> int:
+        """The scheduler launched a pass; returns its attempt."""
+        if not self.fire(rid, Event.FORWARD_LAUNCHED, step=step):
+            self._new_work(rid, "takes part in a forward pass")
+        return self._attempt(rid)
+
+    def sent(self, rid: str, op: str, *, last: bool) -> int:
+        """The scheduler handed a chunk over; returns its attempt."""
+        if not self.fire(rid, Event.TRANSFER_POSTED, op=op):
+            self._new_work(rid, "sends pages")
+        elif last:
+            self.fire(rid, Event.PREFILL_FINISHED)
+        return self._attempt(rid)
+
+    def preempted(self, rid: str) -> None:
+        """The scheduler is asked to preempt `rid`."""
+        self.fire(rid, Event.PREEMPT)
+
+    def _new_work(self, rid: str, what: str) -> None:
+        self._break(
+            Invariant.NO_NEW_WORK_AFTER_DECISION,
+            rid,
+            f"it {what} although the reference says: {self._where(rid)}",
+        )
+
+    # What the scheduler does.
+
+    def freed(self, rid: str, pages: Sequence[int]) -> None:
+        """The scheduler gave pages back, as those of `rid`."""
+        for page in pages:
+            holder = self._holder.pop(page, None)
+            if holder is None:
+                self._break(Invariant.SINGLE_RELEASE, rid, f"page {page} is freed a second time")
+                continue
+            attempt = self._attempts[holder]
+            if attempt.away != "freed":
+                attempt.away = "freed"
+                self._judge_free(rid, holder)
+
+    def _judge_free(self, rid: str, holder: tuple[str, int]) -> None:
+        owner, number = holder
+        if owner != rid:
+            text = f"pages that request {owner!r} holds now are freed a second time"
+            self._break(Invariant.SINGLE_RELEASE, rid, text)
+            return
+        if self._due.pop((EffectKind.RELEASE_KV, owner, number), None) is not None:
+            return
+        if (EffectKind.QUARANTINE_KV, owner, number) in self._due:
+            text = "its drain was never proven, and its pages are freed instead of quarantined"
+            self._break(Invariant.NO_FREE_IN_FLIGHT, owner, text)
+            return
+        request = self.reference[owner]
+        steps, ops = self._outstanding(request, number)
+        text = f"its pages are freed, but {self._where(owner)}"
+        if owner in self._stale and number == request.attempt:
+            self._break(Invariant.ATTEMPT_SCOPED, owner, f"{text}; an older attempt's op ended")
+        elif ops and self._attempts[holder].completed_ops:
+            self._break(Invariant.FREE_AFTER_ALL_OPS, owner, text)
+        elif ops:
+            self._break(Invariant.NO_FREE_IN_FLIGHT, owner, text)
+        elif steps:
+            self._break(Invariant.STREAM_ORDER, owner, text)
+        else:
+            self._break(Invariant.CLAIM_COUNT, owner, text)
+
+    def quarantined(self, rid: str, pages: Sequence[int]) -> None:
+        """The scheduler took pages out of circulation."""
+        for page in pages:
+            holder = self._holder.pop(page, None)
+            if holder is None:
+                text = f"page {page}, which is not out, is quarantined"
+                self._break(Invariant.SINGLE_RELEASE, rid, text)
+                continue
+            attempt = self._attempts[holder]
+            if attempt.away != "quarantined":
+                attempt.away = "quarantined"
+                if self._due.pop((EffectKind.QUARANTINE_KV, *holder), None) is None:
+                    text = f"its pages are quarantined, but {self._where(holder[0])}"
+                    self._break(Invariant.CLAIM_COUNT, holder[0], text)
+
+    def reported(self, rid: str, reason: str) -> None:
+        """The scheduler told a client how its request ended."""
+        if rid in self._reports:
+            text = f"its client is told {reason!r}, after {str(self._reports[rid])!r}"
+            self._break(Invariant.REPORT_ONCE, rid, text)
+            return
+        said = FinishReason(reason)
+        self._reports[rid] = said
+        right = self._outcome.get(rid)
+        if right is said:
+            return
+        text = f"its client is told {reason!r}, but {self._where(rid)}"
+        request = self._request(rid)
+        stands = request.reason if request is not None else None
+        if said in ABORTS and rid not in self._aborted:
+            self._break(Invariant.EXACT_TARGET, rid, f"{text}; nobody aborted it")
+        elif stands in DECISIONS and said not in DECISIONS:
+            self._break(Invariant.STICKY_REASON, rid, text)
+        else:
+            self._break(Invariant.REASON_BY_POLICY, rid, text)
+
+    def cancelled(self, rid: str) -> None:
+        """The scheduler told the other leg that a hand-off is off."""
+        number = self._attempt(rid)
+        if self._due.pop((EffectKind.CANCEL_TRANSFER, rid, number), None) is None:
+            again = "a second time" if (rid, number) in self._cancelled else "without a reason"
+            text = f"its peer is told of a cancel {again}: {self._where(rid)}"
+            self._break(Invariant.PEER_TOLD, rid, text)
+        self._cancelled.add((rid, number))
+
+    def published(self, rid: str, pages: Sequence[int]) -> None:
+        """The scheduler gave pages to the prefix cache."""
+        holder = self._holder.get(pages[0]) if pages else None
+        due = None if holder is None else self._due.get((EffectKind.RELEASE_KV, *holder))
+        if due is None or not due.publish:
+            text = f"its pages go to the prefix cache, but {self._where(rid)}"
+            self._break(Invariant.NO_TAINTED_PUBLISH, rid, text)
+
+    def crashed(self, doing: str, rid: str, error: Exception) -> None:
+        """A call into the scheduler raised."""
+        text = f"{doing} raised {type(error).__name__}: {error}"
+        if doing == "abort":
+            self._break(Invariant.ABORT_IS_TOTAL, rid, text)
+        elif self._late:
+            self._break(Invariant.LATE_IS_ABSORBED, rid, text)
+        else:
+            self._break(Invariant.FAULT_ISOLATED, rid, text)
+
+    # When everything is quiet.
+
+    def settled(self) -> None:
+        """Nothing runs and nothing waits: what is due and was not done, never will be."""
+        for rid in self._outcome:
+            if rid not in self._reports:
+                text = f"its client is never told: {self._where(rid)}"
+                self._break(Invariant.EVENTUALLY_DONE, rid, text)
+        for (kind, rid, number), _ in list(self._due.items()):
+            if kind is EffectKind.CANCEL_TRANSFER:
+                text = f"its peer is never told: {self._where(rid)}"
+                self._break(Invariant.PEER_TOLD, rid, text)
+            elif self._attempts[rid, number].away == "":
+                text = f"attempt {number} is over, and its pages never went back"
+                self._break(Invariant.DRAIN_TO_ZERO, rid, text)
+
+    # Words.
+
+    def _request(self, rid: str) -> RequestLifecycle | None:
+        return self.reference[rid] if rid in self.reference else None
+
+    def _attempt(self, rid: str) -> int:
+        request = self._request(rid)
+        return 0 if request is None else request.attempt
+
+    def _outstanding(
+        self, request: RequestLifecycle, number: int
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        if number == request.attempt:
+            return request.steps, request.ops
+        for old in request.draining:
+            if old.attempt == number:
+                return old.steps, old.ops
+        return (), ()
+
+    def _where(self, rid: str) -> str:
+        request = self._request(rid)
+        return "it was never submitted" if request is None else repr(request)
+
+    def _break(self, invariant: Invariant, rid: str, what: str) -> None:
+        self.violations.append(Violation(invariant, rid, what, len(self.trace)))

@@ -1,0 +1,235 @@
+"""The world around a scheduler under test: pool, model runner, transfer engine, clients. All scripted.
+
+A scheduler under test (:class:`Scheduler`) is built on a :class:`World` in the place of its own parts. It allocates
+and frees pages there, launches passes, hands chunks to the sender, tells clients; and it learns what happened
+from :meth:`World.notices`, at the beginning of each turn of its loop. The harness decides what happens: which pass
+ends, which transfer fails, what drains late or never, what is told twice.
+
+Meanwhile the world writes down two things. *What the scheduler was told and did* becomes a trace (contract
+section 9), which is fired at a reference table of the library, so that at any time it is known what would have been
+right. *What the scheduler did about memory and clients* is compared with that by the
+:class:`~lifecycle.testing.referee.Referee`.
+
+The order of the trace is the order in which the scheduler could know: an abort counts when ``abort`` is called, the
+end of a transfer when :meth:`World.notices` gives it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from ..policy import DEFAULT_POLICY, Policy
+from ..vocabulary import AbortSource, Event, GrammarCause
+from .referee import Referee
+
+
+class Scheduler(Protocol):
+    """What a scheduler under test can do. Names are what any scheduler has; wrap yours in a few lines.
+
+    ``preempt`` and ``drain_timeout`` are called only where the capability of that name is claimed.
+    """
+
+    def submit(self, rid: str, chunks: int) -> None:
+        """A new request whose prompt takes `chunks` forward passes. The grammar is not ready yet."""
+
+    def abort(self, rid: str, source: str) -> None:
+        """Abort exactly this rid; one that is not known is absorbed."""
+
+    def step(self) -> None:
+        """One turn of the loop: take :meth:`World.notices`, act on them, admit, launch, send, report."""
+
+    def preempt(self, rid: str) -> None:
+        """Take the pages of `rid` back and queue it again; one that cannot be preempted is left alone."""
+
+    def drain_timeout(self, rid: str) -> None:
+        """The drain deadline of `rid` passed: what still drains goes to quarantine."""
+
+
+@attrs.frozen
+class Notice:
+    """Something that the scheduler is told, once, at the beginning of a turn.
+
+    Attributes:
+        event: ``grammar_ready``, ``grammar_failed``, ``forward_finished``, ``transfer_succeeded``,
+            ``transfer_failed``, ``transfer_drained``, ``peer_lost`` or ``error``.
+        rid: which request.
+        attempt: which attempt of it the pass or op belonged to.
+        step: the pass, for ``forward_finished``.
+        op: the op, for transfers.
+        cause: for ``grammar_failed``.
+    """
+
+    event: Event
+    rid: str
+    attempt: int = 0
+    step: int | None = None
+    op: str | None = None
+    cause: GrammarCause | None = None
+
+
+@attrs.define
+class Op:
+    """A transfer op in the hardware: whether it has a verdict, and whether it still touches the pages."""
+
+    rid: str
+    attempt: int
+    name: str
+    verdict: str = "pending"
+    touches: bool = True
+
+
+@attrs.define
+class Pass:
+    """A forward pass in the hardware."""
+
+    rid: str
+    attempt: int
+    step: int
+
+
+class World:
+    """See the module's text. The first half is for the scheduler, the second for the harness.
+
+    Args:
+        pages: how many pages the pool has.
+        policy: the contract's open choices, as the scheduler under test takes them.
+    """
+
+    def __init__(self, pages: int = 8, policy: Policy = DEFAULT_POLICY) -> None:
+        self.referee = Referee(policy)
+        self.passes: list[Pass] = []
+        self.ops: list[Op] = []
+        self.given: list[Notice] = []  # what was given out, for telling it twice
+        self._waiting: list[Notice] = []
+        self._free = list(range(pages))
+        self._next_step = 1
+        self._grammars: dict[str, str] = {}
+
+    # For the scheduler.
+
+    def notices(self) -> list[Notice]:
+        """What happened since this was last asked, in order. The scheduler knows it from now on."""
+        told, self._waiting = self._waiting, []
+        for notice in told:
+            self.referee.told(notice)
+        self.given += told
+        return told
+
+    def alloc(self, rid: str, pages: int) -> tuple[int, ...] | None:
+        """Pages for the newest attempt of `rid`; None if there are not enough."""
+        if len(self._free) < pages:
+            return None
+        taken = tuple(self._free.pop() for _ in range(pages))
+        self.referee.admitted(rid, taken)
+        return taken
+
+    def free(self, rid: str, pages: Sequence[int]) -> None:
+        """Give pages back. As in real engines, nothing is prevented here; the referee sees it."""
+        self.referee.freed(rid, pages)
+        self._free += [page for page in pages if page not in self._free]
+
+    def quarantine(self, rid: str, pages: Sequence[int]) -> None:
+        """Take pages out of circulation."""
+        self.referee.quarantined(rid, pages)
+
+    def launch(self, rid: str) -> int:
+        """Launch a forward pass with `rid`; its number is returned."""
+        step = self._next_step
+        self._next_step += 1
+        attempt = self.referee.launched(rid, step)
+        self.passes.append(Pass(rid, attempt, step))
+        return step
+
+    def send(self, rid: str, op: str, *, last: bool) -> None:
+        """Hand a finished chunk to the sender as `op`; `last` if the prompt is complete with it."""
+        attempt = self.referee.sent(rid, op, last=last)
+        self.ops.append(Op(rid, attempt, op))
+
+    def cancel(self, rid: str) -> None:
+        """Tell the sender, and through it the other leg, that the hand-off of `rid` is off."""
+        self.referee.cancelled(rid)
+
+    def report(self, rid: str, reason: str) -> None:
+        """Tell the client of `rid` how it ended."""
+        self.referee.reported(rid, reason)
+
+    def publish(self, rid: str, pages: Sequence[int]) -> None:
+        """Keep pages in the prefix cache for others."""
+        self.referee.published(rid, pages)
+
+    # For the harness.
+
+    def submitted(self, rid: str) -> None:
+        """`rid` is about to be submitted."""
+        self.referee.submitted(rid)
+        self._grammars[rid] = "compiling"
+
+    def aborting(self, rid: str, source: AbortSource) -> None:
+        """`rid` is about to be aborted."""
+        self.referee.fire(rid, Event.ABORT, source=str(source))
+
+    def preempting(self, rid: str) -> None:
+        """`rid` is about to be preempted."""
+        self.referee.preempted(rid)
+
+    def timing_out(self, rid: str) -> None:
+        """The drain deadline of `rid` is about to pass."""
+        self.referee.fire(rid, Event.DRAIN_TIMEOUT)
+
+    def compiling(self) -> list[str]:
+        """The requests whose grammar has not been heard of."""
+        return [rid for rid, state in self._grammars.items() if state == "compiling"]
+
+    def grammar(self, rid: str, cause: GrammarCause | None) -> None:
+        """The grammar of `rid` is ready (no cause), or failed."""
+        self._grammars[rid] = "ready" if cause is None else "failed"
+        event = Event.GRAMMAR_READY if cause is None else Event.GRAMMAR_FAILED
+        self._waiting.append(Notice(event, rid, cause=cause))
+
+    def finish(self, done: Pass) -> None:
+        """A pass ends; the host will see its result."""
+        self.passes.remove(done)
+        self._waiting.append(
+            Notice(Event.FORWARD_FINISHED, done.rid, attempt=done.attempt, step=done.step)
+        )
+
+    def succeed(self, op: Op) -> None:
+        """An op ends well: it is delivered, and touches the pages no more."""
+        op.verdict, op.touches = "succeeded", False
+        self.ops.remove(op)
+        self._transfer(Event.TRANSFER_SUCCEEDED, op)
+
+    def fail(self, op: Op) -> None:
+        """An op is said to have failed. It may go on touching the pages."""
+        op.verdict = "failed"
+        self._transfer(Event.TRANSFER_FAILED, op)
+
+    def drain(self, op: Op) -> None:
+        """An op that has failed, or whose request is decided, touches the pages no more."""
+        op.touches = False
+        self.ops.remove(op)
+        self._transfer(Event.TRANSFER_DRAINED, op)
+
+    def _transfer(self, event: Event, op: Op) -> None:
+        self._waiting.append(Notice(event, op.rid, attempt=op.attempt, op=op.name))
+
+    def trouble(self, rid: str, event: Event) -> None:
+        """The peer of `rid` is lost, or the engine failed on it."""
+        self._waiting.append(Notice(event, rid))
+
+    def again(self, notice: Notice) -> None:
+        """Something is told a second time."""
+        self._waiting.append(notice)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is running, and nothing waits to be told."""
+        return not (self.passes or self.ops or self._waiting)
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """What happened, as the lines of a trace."""
+        return self.referee.trace
