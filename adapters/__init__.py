@@ -8,6 +8,5 @@ lifecycle returns, by implementing the Protocols of :mod:`lifecycle.ports` (``KV
 the client sees, is settled by the declared table.
 
 A module imports its system when it is used, not when it is imported, so that an adapter can be looked at,
-typed and tested where the system is not installed. The systems are named by the modules; importing this
-package imports none of them.
+typed and tested where the system is not installed.
 """

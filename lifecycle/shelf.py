@@ -6,10 +6,12 @@ Both use temporary files that vanish with the process.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import tempfile
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 
 class Shelf:
@@ -20,6 +22,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self._rows = sqlite3.connect("", isolation_level=None)  # a temporary file of SQLite's own
+        weakref.finalize(self, self._rows.close)
         self._rows.execute("PRAGMA journal_mode = OFF")
         self._rows.execute("PRAGMA synchronous = OFF")
         self._rows.execute(
@@ -57,10 +60,16 @@ class Shelf:
 
 
 class Spool:
-    """A list of JSON objects that only grows, in memory while it is short and on disk when it is not."""
+    """A list of JSON objects that only grows: in memory while it is short, and on disk when it is not.
 
-    def __init__(self, in_memory: int = 1 << 20) -> None:
-        self._lines = tempfile.SpooledTemporaryFile(max_size=in_memory, mode="w+", encoding="ascii")  # noqa: SIM115  # lives as long as the list
+    Args:
+        in_memory: how many objects stay in memory before all go to disk.
+    """
+
+    def __init__(self, in_memory: int = 10_000) -> None:
+        self._in_memory = in_memory
+        self._recent: list[dict[str, Any]] = []
+        self._file: IO[str] | None = None
         self._length = 0
 
     def __len__(self) -> int:
@@ -68,11 +77,19 @@ class Spool:
 
     def append(self, item: dict[str, Any]) -> None:
         """Add an object at the end."""
-        self._lines.write(json.dumps(item) + "\n")
+        self._recent.append(item)
         self._length += 1
+        if len(self._recent) > self._in_memory:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile("w+", encoding="ascii")  # noqa: SIM115  # lives as long as the list
+                weakref.finalize(self, self._file.close)
+            self._file.seek(0, os.SEEK_END)
+            self._file.writelines(json.dumps(each) + "\n" for each in self._recent)
+            self._recent.clear()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self._lines.seek(0)
-        for line in self._lines:
-            yield json.loads(line)
-        self._lines.seek(0, 2)
+        if self._file is not None:
+            self._file.seek(0)
+            for line in self._file:
+                yield json.loads(line)
+        yield from self._recent

@@ -1,8 +1,9 @@
 """A small scheduler whose clean-up is written by hand, and right. It knows nothing of this library but its words.
 
 It shows how a scheduler is wrapped for the harness, and it is the ground on which
-:mod:`lifecycle.testing.faulty` builds: each faulty scheduler overrides one of the small methods below, as one line in
-a real engine is wrong. To write it right by hand takes some 150 lines, which is the case for a declared table.
+:mod:`lifecycle.testing.faulty` builds: each faulty scheduler overrides one of the small methods below, as one
+line in a real engine is wrong. To write it right by hand takes all of the lines below, which is the case for a
+declared table.
 """
 
 from __future__ import annotations
@@ -147,7 +148,11 @@ class Careful:
             return
         attempt.ops.remove(notice.op)
         current = attempt is job.attempt
-        if current and notice.event is Event.TRANSFER_DRAINED and job.where in ("running", "in flight"):
+        if (
+            current
+            and notice.event is Event.TRANSFER_DRAINED
+            and job.where in ("running", "in flight")
+        ):
             self.decide(job, "transfer_failed")
         elif current and job.where == "in flight" and not attempt.ops:
             self.handed_over(job)

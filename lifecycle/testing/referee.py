@@ -1,9 +1,9 @@
 """Compares what a scheduler did about memory and clients with what would have been right.
 
-The referee keeps a reference: a table of the library, to which it fires every event of which the scheduler was told
-or that it brought about itself. The effects of the reference say what is due: a release, a quarantine, a report, a
-cancel. What the scheduler does is held against that, and named after the invariant of contract section 8 that it
-breaks.
+The referee keeps a reference: a table of the library, to which it fires every event of which the scheduler was
+told or that it brought about itself. The effects of the reference say what is due: a release, a quarantine, a
+report, a cancel. What the scheduler does is held against that, and named after the invariant of contract section 8
+that it breaks.
 
 Some things are wrong at once (a free while a transfer may still read; a second report), others only once
 everything is quiet (pages that never came back; a client who was never told). :meth:`Referee.settled` looks for
@@ -292,7 +292,7 @@ class Referee:
     # Words.
 
     def _request(self, rid: str) -> RequestLifecycle | None:
-        return self.reference[rid] if rid in self.reference else None
+        return self.reference[rid] if rid in self.reference else None  # noqa: SIM401  # a table has no get
 
     def _attempt(self, rid: str) -> int:
         request = self._request(rid)

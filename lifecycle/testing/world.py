@@ -1,17 +1,17 @@
 """The world around a scheduler under test: pool, model runner, transfer engine, clients. All scripted.
 
-A scheduler under test (:class:`Scheduler`) is built on a :class:`World` in the place of its own parts. It allocates
-and frees pages there, launches passes, hands chunks to the sender, tells clients; and it learns what happened
-from :meth:`World.notices`, at the beginning of each turn of its loop. The harness decides what happens: which pass
-ends, which transfer fails, what drains late or never, what is told twice.
+A scheduler under test (:class:`Scheduler`) is built on a :class:`World` in the place of its own parts. It
+allocates and frees pages there, launches passes, hands chunks to the sender, tells clients; and it learns what
+happened from :meth:`World.notices`, at the beginning of each turn of its loop. The harness decides what happens:
+which pass ends, which transfer fails, what drains late or never, what is told twice.
 
 Meanwhile the world writes down two things. *What the scheduler was told and did* becomes a trace (contract
-section 9), which is fired at a reference table of the library, so that at any time it is known what would have been
-right. *What the scheduler did about memory and clients* is compared with that by the
+section 9), which is fired at a reference table of the library, so that at any time it is known what would have
+been right. *What the scheduler did about memory and clients* is compared with that by the
 :class:`~lifecycle.testing.referee.Referee`.
 
-The order of the trace is the order in which the scheduler could know: an abort counts when ``abort`` is called, the
-end of a transfer when :meth:`World.notices` gives it out.
+The order of the trace is the order in which the scheduler could know: an abort counts when ``abort`` is called,
+the end of a transfer when :meth:`World.notices` gives it out.
 """
 
 from __future__ import annotations

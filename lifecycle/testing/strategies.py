@@ -1,0 +1,191 @@
+"""Hypothesis strategies for requests, events, policies and whole traces.
+
+:func:`legal_traces` follows the table: each event is one that its request can take at that point. :func:`traces`
+strays from it as often as not: late, duplicate, early and illegal events, unknown requests, lives and attempts by
+number. Both shrink towards few lines, the first request and no details.
+
+A trace that strays at random seldom gets anywhere; that is why both draw from what is legal, and why what a
+request can take next is asked of the library's table while a trace is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ..errors import EventError
+from ..policy import (
+    AbortAfterHandoff,
+    LatePolicy,
+    OnUndrained,
+    Policy,
+    PublishAborted,
+    ReportAt,
+)
+from ..reasons import TIERS, Precedence
+from ..table import RequestTable
+from ..vocabulary import AbortSource, Event, FinishReason, GrammarCause
+
+Line = dict[str, Any]
+
+RIDS = ("a", "b")
+OPS = ("kv", "x", "y")
+
+
+def precedences() -> st.SearchStrategy[Precedence]:
+    """The contract's tiers, strict total orders, and orders of a few tiers."""
+    orders = st.permutations(list(FinishReason))
+    total = orders.map(lambda order: Precedence(tuple((reason,) for reason in order)))
+    return st.one_of(
+        st.just(TIERS), total, st.builds(_cut, orders, st.sets(st.integers(1, 9), max_size=3))
+    )
+
+
+def _cut(order: list[FinishReason], cuts: set[int]) -> Precedence:
+    edges = [0, *sorted(cuts), len(order)]
+    return Precedence(tuple(tuple(order[start:stop]) for start, stop in pairwise(edges)))
+
+
+def policies(late: st.SearchStrategy[str] | None = None) -> st.SearchStrategy[Policy]:
+    """Every combination of choices, with any precedence. `late` narrows that choice."""
+    return st.builds(
+        Policy,
+        precedence=precedences(),
+        abort_after_handoff=st.sampled_from(AbortAfterHandoff),
+        on_undrained=st.sampled_from(OnUndrained),
+        report=st.sampled_from(ReportAt),
+        publish_aborted=st.sampled_from(PublishAborted),
+        late=st.sampled_from(LatePolicy) if late is None else late,
+    )
+
+
+def events(rids: tuple[str, ...] = RIDS) -> st.SearchStrategy[Line]:
+    """One line of a trace: any event, with whatever details it can have."""
+    return st.one_of(*(_event(event, rids) for event in Event))
+
+
+@st.composite
+def legal_traces(
+    draw: st.DrawFn,
+    rids: tuple[str, ...] = RIDS,
+    *,
+    policy: st.SearchStrategy[Policy] | None = None,
+    max_size: int = 40,
+) -> list[Line]:
+    """A policy line, then events each of which its request can take when it comes."""
+    return _draw_trace(draw, rids, policy, max_size, strays=st.just(False))
+
+
+@st.composite
+def traces(
+    draw: st.DrawFn,
+    rids: tuple[str, ...] = RIDS,
+    *,
+    policy: st.SearchStrategy[Policy] | None = None,
+    max_size: int = 40,
+) -> list[Line]:
+    """A policy line, then events of which some are late, duplicate, early, illegal or for nobody."""
+    return _draw_trace(draw, rids, policy, max_size, strays=st.sampled_from([False, False, True]))
+
+
+def _draw_trace(
+    draw: st.DrawFn,
+    rids: tuple[str, ...],
+    policy: st.SearchStrategy[Policy] | None,
+    max_size: int,
+    strays: st.SearchStrategy[bool],
+) -> list[Line]:
+    chosen = draw(policies() if policy is None else policy)
+    lines: list[Line] = [{"policy": chosen.to_mapping()}]
+    table = RequestTable(chosen, keep_done=None)
+    for _ in range(draw(st.integers(1, max_size))):
+        rid = draw(st.sampled_from(rids))
+        if draw(strays):
+            line = draw(events((rid,)))
+        else:
+            line = draw(_event(draw(st.sampled_from(_can_take(table, rid))), (rid,), tame=True))
+            _aim(draw, table, line)
+        lines.append(line)
+        details = {name: value for name, value in line.items() if name not in ("event", "rid")}
+        with contextlib.suppress(EventError):
+            if line["event"] == "submit":
+                table.submit(rid)
+            else:
+                table.fire(rid, line["event"], **details)
+    return lines
+
+
+def _can_take(table: RequestTable, rid: str) -> list[Event]:
+    """What may come next for `rid`, in the order of the enum."""
+    if rid not in table or table[rid].over:
+        return [Event.SUBMIT]
+    return [Event(event) for event in table[rid].legal_events()]
+
+
+def _aim(draw: st.DrawFn, table: RequestTable, line: Line) -> None:
+    """Let a completion name what is outstanding, and new work what is not."""
+    if line["rid"] not in table:
+        return
+    request = table[line["rid"]]
+    steps = [*request.steps, *(step for old in request.draining for step in old.steps)]
+    ops = [*request.ops, *(op for old in request.draining for op in old.ops)]
+    event = line["event"]
+    if "step" in line:
+        if event == Event.FORWARD_FINISHED and steps:
+            line["step"] = draw(st.sampled_from(steps))
+        elif line["step"] in steps:
+            del line["step"]
+    if "op" in line:
+        if event == Event.TRANSFER_POSTED:
+            line["op"] = draw(st.sampled_from([op for op in (*OPS, "z") if op not in request.ops]))
+        elif ops:
+            line["op"] = draw(st.sampled_from(ops))
+        else:
+            del line["op"]
+    elif event == Event.TRANSFER_POSTED and "kv" in request.ops:
+        line["op"] = draw(st.sampled_from([op for op in (*OPS, "z") if op not in request.ops]))
+
+
+# The details that events take.
+
+_STEPS: dict[str, st.SearchStrategy[Any]] = {"step": st.integers(1, 4)}
+_OP: dict[str, st.SearchStrategy[Any]] = {"op": st.sampled_from(OPS)}
+_SAID: dict[str, st.SearchStrategy[Any]] = {
+    "message": st.sampled_from(["", "because"]),
+    "status": st.sampled_from([418, 503]),
+}
+_NEEDED: dict[Event, dict[str, st.SearchStrategy[Any]]] = {
+    Event.ADMIT: {"pages": st.integers(0, 4)},
+    Event.COMPLETE: {"reason": st.sampled_from(["stop", "length"])},
+    Event.ABORT: {"source": st.sampled_from([str(source) for source in AbortSource])},
+    Event.GRAMMAR_FAILED: {"cause": st.sampled_from([str(cause) for cause in GrammarCause])},
+}
+_OPTIONAL: dict[Event, dict[str, st.SearchStrategy[Any]]] = {
+    Event.FORWARD_LAUNCHED: _STEPS,
+    Event.FORWARD_FINISHED: _STEPS,
+    Event.TRANSFER_POSTED: _OP,
+    Event.TRANSFER_SUCCEEDED: _OP,
+    Event.TRANSFER_FAILED: {**_OP, **_SAID},
+    Event.TRANSFER_DRAINED: _OP,
+    Event.COMPLETE: {"position": st.integers(0, 3)},
+    Event.ABORT: _SAID,
+    Event.GRAMMAR_FAILED: _SAID,
+    Event.PEER_LOST: _SAID,
+    Event.ERROR: _SAID,
+}
+
+
+def _event(event: Event, rids: tuple[str, ...], *, tame: bool = False) -> st.SearchStrategy[Line]:
+    addressed: st.SearchStrategy[Line] = st.just({})
+    if event is not Event.SUBMIT and not tame:
+        named = {"attempt": st.integers(0, 2), "incarnation": st.integers(1, 2)}
+        addressed = st.one_of(addressed, st.fixed_dictionaries({}, optional=named))
+    return st.builds(
+        lambda rid, details, where: {"event": str(event), "rid": rid, **details, **where},
+        st.sampled_from(rids),
+        st.fixed_dictionaries(_NEEDED.get(event, {}), optional=_OPTIONAL.get(event, {})),
+        addressed,
+    )
