@@ -491,7 +491,7 @@ class Lease:
         """Add ``pages`` pages at the end; see :meth:`kvpool.pool.PagePool.extend`."""
         self._pool.extend(self, pages)
 
-    def share(self, pages: int | None = None, *, rid: str, attempt: int = 1) -> Lease:
+    def share(self, pages: int | None = None, *, rid: str, attempt: int = 0) -> Lease:
         """A claim of another holder on the first ``pages`` pages; see
         :meth:`kvpool.pool.PagePool.share`.
         """

@@ -209,7 +209,7 @@ class PagePool:
 
     # Giving out
 
-    def alloc(self, pages: int, rid: str = "", attempt: int = 1) -> Lease:
+    def alloc(self, pages: int, rid: str = "", attempt: int = 0) -> Lease:
         """Lease ``pages`` pages to an attempt of a request. The pages are not cleared.
 
         When free pages are short, released pages that are through are reclaimed first, then cached
@@ -250,7 +250,7 @@ class PagePool:
             raise self._out_of_pages(found, f"request {rid!r} attempt {attempt}")
         return found
 
-    def try_alloc(self, pages: int, rid: str = "", attempt: int = 1) -> Lease | Shortage:
+    def try_alloc(self, pages: int, rid: str = "", attempt: int = 0) -> Lease | Shortage:
         """As :meth:`alloc`, but a shortage is returned: ``if not (lease := pool.try_alloc(n)):
         ...``.
         """
@@ -274,7 +274,7 @@ class PagePool:
                 return
         raise self._out_of_pages(taken, f"extending {lease!r}")
 
-    def share(self, lease: Lease, pages: int | None = None, *, rid: str, attempt: int = 1) -> Lease:
+    def share(self, lease: Lease, pages: int | None = None, *, rid: str, attempt: int = 0) -> Lease:
         """Give another holder a claim of its own on the first ``pages`` pages of ``lease``
         (default: all).
 

@@ -97,7 +97,7 @@ class PrefixCache:
         token_ids: Sequence[int],
         *,
         rid: str,
-        attempt: int = 1,
+        attempt: int = 0,
         pages: int | None = None,
         salt: bytes = b"",
     ) -> Lease:

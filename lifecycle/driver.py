@@ -11,17 +11,17 @@ before it tries one again that did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
 from .compile import Effect
-from .errors import LifecycleError
+from .errors import LifecycleError, PolicyError, UnknownRequest
 from .ports import Hold, KVPool, PrefixCache, Reporter, TransferEngine
 from .reasons import WIRE, Outcome, Wire
 from .request import RequestLifecycle
-from .table import RequestTable, Todo
+from .table import Inbox, RequestTable, Todo
 from .vocabulary import EffectKind, Event, FinishReason
 
 
@@ -46,6 +46,9 @@ class Fault:
 class Driver:
     """A table of requests whose effects are carried out.
 
+    Raises:
+        PolicyError: `wire` leaves out a reason.
+
     Args:
         table: the requests; the driver's methods wrap it, so fire all events through the driver.
         pool: gives pages back.
@@ -67,6 +70,10 @@ class Driver:
         wire: Mapping[FinishReason, Wire] = WIRE,
         on_fault: Callable[[Fault], None] | None = None,
     ) -> None:
+        missing = [str(reason) for reason in FinishReason if reason not in wire]
+        if missing:
+            msg = f"the wire mapping must say what goes out for every reason; missing: {', '.join(missing)}"
+            raise PolicyError(msg)
         self.table = table
         self.pool, self.transfer, self.reporter, self.cache = pool, transfer, reporter, cache
         self.wire, self.on_fault = wire, on_fault
@@ -83,14 +90,23 @@ class Driver:
         """Every attempt whose pages are out, in the order of admission."""
         return tuple(self._holds.values())
 
+    @property
+    def inbox(self) -> Inbox:
+        """Where other threads post aborts and completions; :meth:`drain_inbox` takes them in."""
+        return self.table.inbox
+
+    def adopt(self, hold: Hold) -> None:
+        """Take charge of pages that were admitted elsewhere: those of a table that was restored, say."""
+        self._holds[hold.rid, hold.incarnation, hold.attempt] = hold
+
     # Events, as the table takes them.
 
     def submit(self, rid: str, *, now: float | None = None) -> RequestLifecycle:
         """A new request, which is returned; see :meth:`RequestTable.submit`."""
-        effects = self.table.submit(rid, now=now)
-        request = self.table[rid]
-        self.perform(request, effects)
-        return request
+        todo = self.table.open(rid, now=now)
+        assert todo.request is not None
+        self.perform(todo.request, todo.effects)
+        return todo.request
 
     def fire(
         self,
@@ -105,6 +121,11 @@ class Driver:
         """Fire an event and carry out its effects; see :meth:`RequestTable.fire`.
 
         Returns the request; None if it is unknown.
+
+        Raises:
+            What the table raises. If ``admit`` raises, the pages are still the caller's.
+            UnknownRequest: ``admit`` of a request that is unknown, whatever the policy: its pages would be
+                nobody's.
         """
         table = self.table
         request = table._newest.get(rid) if incarnation is None else table.life(rid, incarnation)
@@ -112,9 +133,10 @@ class Driver:
             effects = table.fire(
                 rid, event, incarnation=incarnation, now=now, pages=pages, **details
             )
-            if request is not None:
-                hold = Hold(rid, request.incarnation, request.attempt, pages)
-                self._holds[rid, request.incarnation, request.attempt] = hold
+            if request is None:
+                msg = f"admit of request {rid!r}, which is not in the table; its pages are still yours"
+                raise UnknownRequest(msg, rid=rid, event=event)
+            self.adopt(Hold(rid, request.incarnation, request.attempt, pages))
         else:
             effects = table.fire(rid, event, incarnation=incarnation, now=now, **details)
         if effects and request is not None:
@@ -125,30 +147,29 @@ class Driver:
         """Abort exactly this rid."""
         return self.fire(rid, Event.ABORT, source=source, **details)
 
-    def abort_all(self, source: str = "shutdown", **details: Any) -> None:
+    # These return what was done, request by request; a todo with an error changed nothing.
+
+    def abort_all(self, source: str = "shutdown", **details: Any) -> list[Todo]:
         """Abort every request that is not done."""
-        self._perform_all(self.table.abort_all(source, **details))
+        return self._perform_all(self.table.abort_all(source, **details))
 
-    def abort_prefix(self, prefix: str, source: str = "client", **details: Any) -> None:
+    def abort_prefix(self, prefix: str, source: str = "client", **details: Any) -> list[Todo]:
         """Abort every request that is not done and whose rid begins with `prefix`."""
-        self._perform_all(self.table.abort_prefix(prefix, source, **details))
+        return self._perform_all(self.table.abort_prefix(prefix, source, **details))
 
-    def drain_inbox(self, now: float | None = None) -> list[LifecycleError]:
-        """Take in what other threads posted, and carry it out. Returns the errors that posted events met."""
+    def drain_inbox(self, now: float | None = None) -> list[Todo]:
+        """Take in what other threads posted, and carry it out."""
         return self._perform_all(self.table.drain_inbox(now))
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float) -> list[Todo]:
         """End what is past its deadline; see :meth:`RequestTable.expire`."""
-        self._perform_all(self.table.expire(now))
+        return self._perform_all(self.table.expire(now))
 
-    def _perform_all(self, todos: Iterable[Todo]) -> list[LifecycleError]:
-        errors = []
+    def _perform_all(self, todos: list[Todo]) -> list[Todo]:
         for todo in todos:
-            if todo.error is not None:
-                errors.append(todo.error)
-            elif todo.request is not None:
+            if todo.request is not None:
                 self.perform(todo.request, todo.effects)
-        return errors
+        return todos
 
     # Effects.
 

@@ -204,6 +204,11 @@ class RequestLifecycle:
         return self._node.terminal
 
     @property
+    def decided(self) -> bool:
+        """Whether it is done, or waits for its last claim: no new work for it."""
+        return self._node.terminal or self.automaton.table.state(self._node.state).draining
+
+    @property
     def over(self) -> bool:
         """Whether it is done and nothing of it drains: no event but a late one can come."""
         return self._node.terminal and not self._older
@@ -282,7 +287,7 @@ class RequestLifecycle:
         return self.fire(Event.GRAMMAR_FAILED, cause=cause, message=message, status=status)
 
     def admit(self, pages: object = None) -> tuple[Effect, ...]:
-        """Pages were allocated. The request only notes `pages` in its journal; the driver keeps them."""
+        """Pages were allocated. The request only notes a count in its journal; the driver keeps them."""
         return self.fire(Event.ADMIT, pages=pages)
 
     def launch_forward(self, step: int | None = None) -> tuple[Effect, ...]:
@@ -405,7 +410,7 @@ class RequestLifecycle:
         """
         try:
             look, cell, other = self._node.on[event]
-        except KeyError:
+        except (KeyError, TypeError):
             msg = f"{event!r} is no event"
             raise self._error(BadDetail, msg, event) from None
         if attempt is not None and look != _SOURCE:
@@ -462,7 +467,7 @@ class RequestLifecycle:
         elif look == _ADMIT:
             if other:
                 self._ops = (DEFAULT_OP,)
-            detail = pages
+            detail = pages if isinstance(pages, int) else None  # a journal keeps no lease alive
         elif look == _TAKE_OP:
             if op is None:
                 op = DEFAULT_OP
@@ -473,7 +478,7 @@ class RequestLifecycle:
         elif look == _SOURCE:
             try:
                 cell = cell["client" if source is None else source]
-            except KeyError:
+            except (KeyError, TypeError):
                 choices = ", ".join(AbortSource)
                 msg = f"an abort comes from one of {choices}, not {source!r}"
                 raise self._error(BadDetail, msg, event) from None

@@ -61,7 +61,7 @@ DRAINING = "draining"
 
 @attrs.frozen
 class Todo:
-    """Effects to carry out for one request, or the error that one event of the inbox met."""
+    """Effects to carry out for one request, or the error that its event met (then nothing has changed)."""
 
     request: RequestLifecycle | None
     effects: tuple[Effect, ...]
@@ -83,7 +83,14 @@ class Inbox:
         return len(self._posted)
 
     def fire(self, rid: str, event: str, **details: Any) -> None:
-        """Any event of one request: a transfer thread's completion, say. Details as in `RequestTable.fire`."""
+        """Any event of one request: a transfer thread's completion, say. Details as in `RequestTable.fire`.
+
+        Raises:
+            BadDetail: ``submit`` and ``admit``; they belong to the loop, which knows whose the pages are.
+        """
+        if event in (Event.SUBMIT, Event.ADMIT):
+            msg = f"{event} of request {rid!r} cannot be posted: the loop fires it itself"
+            raise BadDetail(msg, rid=rid, event=event)
         self._posted.append(("fire", rid, {"event": event, **details}))
 
     def abort(self, rid: str, source: str = AbortSource.CLIENT, **details: Any) -> None:
@@ -102,6 +109,13 @@ class Inbox:
         """Take out what is there now; what arrives meanwhile is left for the next time."""
         for _ in range(len(self._posted)):
             yield self._posted.popleft()
+
+
+def _no_time(event: str, rid: str) -> LifecycleError:
+    msg = (
+        f"{event} of request {rid!r}: this table has deadlines; pass now=<seconds> with every event"
+    )
+    return LifecycleError(msg)
 
 
 def _reason(details: Mapping[str, Any]) -> FinishReason:
@@ -222,7 +236,14 @@ class RequestTable:
 
         Raises:
             DuplicateRequest: a request of that rid lives. Nothing changes.
+            LifecycleError: the table has deadlines and `now` is not given. Nothing changes.
         """
+        return self.open(rid, now=now).effects
+
+    def open(self, rid: str, *, now: float | None = None) -> Todo:
+        """As :meth:`submit`, and returns the new request as well."""
+        if self._watch and now is None:
+            raise _no_time(Event.SUBMIT, rid)
         former = self._newest.get(rid)
         incarnation = 1
         if former is not None:
@@ -235,9 +256,7 @@ class RequestTable:
         self._newest[rid] = request
         if self._watch:
             self._enter(request, now)
-        if self._early:
-            return self._apply_early(request, now)
-        return ()
+        return Todo(request, self._apply_early(request, now) if self._early else ())
 
     def fire(
         self,
@@ -256,7 +275,10 @@ class RequestTable:
         Raises:
             IllegalEvent, BadDetail: as the request raises them; nothing changes.
             LateEvent, UnknownRequest: under the policy ``late="strict"``.
+            LifecycleError: the table has deadlines and `now` is not given. Nothing changes.
         """
+        if self._watch and now is None:
+            raise _no_time(event, rid)
         if incarnation is None:
             request = self._newest.get(rid)
         else:
@@ -297,14 +319,17 @@ class RequestTable:
         now: float | None = None,
         **details: Any,
     ) -> list[Todo]:
-        """Abort every request that is not done and whose rid begins with `prefix`."""
+        """Abort every request that is not done and whose rid begins with `prefix`.
+
+        One that cannot take it (it was reported, under ``late="strict"``) is returned with its error.
+        """
         rids = [rid for rid in self._newest if rid.startswith(prefix)]
         return self._abort_each(rids, source, now, details)
 
     def abort_all(
         self, source: str = AbortSource.SHUTDOWN, *, now: float | None = None, **details: Any
     ) -> list[Todo]:
-        """Abort every request that is not done."""
+        """Abort every request that is not done; errors are returned as by :meth:`abort_prefix`."""
         return self._abort_each(list(self._newest), source, now, details)
 
     def drain_inbox(self, now: float | None = None) -> list[Todo]:
@@ -315,6 +340,7 @@ class RequestTable:
         """
         todos: list[Todo] = []
         for verb, rid, details in self.inbox.take():
+            request = self._addressed(rid, details)
             try:
                 if verb == "abort_all":
                     todos += self.abort_all(now=now, **details)
@@ -323,11 +349,11 @@ class RequestTable:
                 else:
                     effects = self.fire(rid, now=now, **details)
                     if effects:
-                        todos.append(Todo(self._addressed(rid, details), effects))
+                        todos.append(Todo(request, effects))
             except (LifecycleError, TypeError) as error:
                 if not isinstance(error, LifecycleError):
                     error = LifecycleError(f"the inbox cannot fire {details!r} at {rid!r}: {error}")
-                todos.append(Todo(self._addressed(rid, details), (), error))
+                todos.append(Todo(request, (), error))
         return todos
 
     def expire(self, now: float) -> list[Todo]:
@@ -347,11 +373,9 @@ class RequestTable:
                     details: dict[str, Any] = {"attempt": which}
                 else:
                     event, details = Event.ABORT, {"source": AbortSource.TIMEOUT}
-                effects = self.fire(
-                    request.rid, event, incarnation=request.incarnation, now=now, **details
-                )
-                if effects:
-                    todos.append(Todo(request, effects))
+                todo = self._try(request, event, now, details)
+                if todo is not None:
+                    todos.append(todo)
                 if self._still_there(
                     name, entered, request, attempt
                 ):  # by policy it stays: ask again
@@ -392,10 +416,22 @@ class RequestTable:
         for rid in rids:
             request = self._newest[rid]
             if not request.done:
-                effects = self.fire(rid, Event.ABORT, now=now, source=source, **details)
-                if effects:
-                    todos.append(Todo(request, effects))
+                todo = self._try(request, Event.ABORT, now, {"source": source, **details})
+                if todo is not None:
+                    todos.append(todo)
         return todos
+
+    def _try(
+        self, request: RequestLifecycle, event: str, now: float | None, details: dict[str, Any]
+    ) -> Todo | None:
+        """Fire an event at one of many: what one cannot take must not keep it from the others."""
+        try:
+            effects = self.fire(
+                request.rid, event, incarnation=request.incarnation, now=now, **details
+            )
+        except EventError as error:
+            return Todo(request, (), error)
+        return Todo(request, effects) if effects else None
 
     def _count_refusal(self, error: EventError) -> None:
         if isinstance(error, LateEvent):
@@ -423,7 +459,12 @@ class RequestTable:
     def _remember(
         self, rid: str, incarnation: int | None, now: float | None, details: dict[str, Any]
     ) -> None:
-        """Keep an abort for a life to come; of several, the one whose reason wins."""
+        """Keep an abort for a life to come; of several, the one whose reason wins.
+
+        It is tried on a request first: what is wrong with it is the fault of whoever sent it, not of whoever
+        submits the request.
+        """
+        RequestLifecycle(rid, self.automaton).fire(Event.ABORT, **details)
         newest = self._newest.get(rid)
         number = 1 if incarnation is None else incarnation
         if newest is not None and number <= newest.incarnation:
@@ -466,9 +507,7 @@ class RequestTable:
     # Deadlines.
 
     def _enter(self, request: RequestLifecycle, now: float | None) -> None:
-        if now is None:
-            msg = "this table has deadlines: pass now=<seconds> with every event"
-            raise LifecycleError(msg)
+        assert now is not None  # asked before the event was fired
         request.since = now
         queue = self._watch.get(self._deadline_of[request.state])
         if queue is not None:

@@ -43,6 +43,7 @@ class Job:
     where: str = "grammar"  # grammar, queue, running, in flight, draining, gone
     computed: int = 0
     sent: int = 0
+    delivered: bool = False  # every op of the hand-off has succeeded
     reason: str | None = None
     reported: bool = False
 
@@ -160,6 +161,7 @@ class Careful:
 
     def handed_over(self, job: Job) -> None:
         """Every op has succeeded."""
+        job.delivered = True
         if job.reason is None:
             job.reason = "length"
 
@@ -182,8 +184,7 @@ class Careful:
         if job.where == "gone":
             return
         self.record(job, reason)
-        handed = job.where == "in flight" and not job.attempt.ops
-        if job.where != "draining" and not handed and not job.attempt.told:
+        if job.where != "draining" and not job.delivered and not job.attempt.told:
             job.attempt.told = True
             self.tell_peer(job)
         job.where = "draining"
@@ -216,8 +217,7 @@ class Careful:
                 job.older.remove(attempt)
                 self.free(job, attempt)
             return
-        delivered = job.where == "in flight" and not attempt.ops
-        if job.where == "draining" or delivered:
+        if job.where == "draining" or job.delivered:
             self.free(job, attempt)
             self.end(job)
 

@@ -17,18 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..compile import Effect
+from ..compile import OWN_REASON, Effect
 from ..errors import EventError
 from ..policy import Policy
-from ..reasons import TIERS
 from ..request import RequestLifecycle
 from ..table import RequestTable
-from ..vocabulary import ABORT_REASONS, EffectKind, Event, FinishReason, Invariant
+from ..vocabulary import (
+    ABORT_REASONS,
+    AbortSource,
+    EffectKind,
+    Event,
+    FinishReason,
+    Invariant,
+)
 
 if TYPE_CHECKING:
     from .world import Notice
 
-DECISIONS = frozenset(TIERS.tiers[0])
 ABORTS = frozenset(ABORT_REASONS.values())
 
 
@@ -76,7 +81,7 @@ class Referee:
         self._outcome: dict[str, FinishReason] = {}
         self._reports: dict[str, FinishReason] = {}
         self._cancelled: set[tuple[str, int]] = set()
-        self._aborted: set[str] = set()
+        self._heard: dict[str, list[FinishReason]] = {}
         self._stale: set[str] = set()  # told of an older attempt's completion in this turn
         self._late = False
 
@@ -84,8 +89,7 @@ class Referee:
 
     def fire(self, rid: str, event: Event, **details: Any) -> bool:
         """Fire an event at the reference; whether it was legal."""
-        if event is Event.ABORT:
-            self._aborted.add(rid)
+        self._hear(rid, event, details)
         line = {"event": str(event), "rid": rid, **details}
         self.trace.append({name: value for name, value in line.items() if value is not None})
         late = self.reference.late.total() + self.reference.unknown.total()
@@ -96,6 +100,17 @@ class Referee:
         self._late |= self.reference.late.total() + self.reference.unknown.total() > late
         self._note(rid, effects)
         return True
+
+    def _hear(self, rid: str, event: Event, details: dict[str, Any]) -> None:
+        if event is Event.ABORT:
+            reason = ABORT_REASONS[AbortSource(details["source"])]
+        elif event in OWN_REASON:
+            reason = OWN_REASON[event]
+        elif event is Event.TRANSFER_DRAINED:
+            reason = FinishReason.TRANSFER_FAILED
+        else:
+            return
+        self._heard.setdefault(rid, []).append(reason)
 
     def _note(self, rid: str, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
@@ -125,7 +140,8 @@ class Referee:
                     attempt.completed_ops += 1
         if notice.cause is not None:
             details["cause"] = str(notice.cause)
-        if newest is not None and notice.attempt != newest.attempt and details:
+        about = notice.step is not None or notice.op is not None
+        if newest is not None and about and notice.attempt != newest.attempt:
             details["attempt"] = notice.attempt
             self._stale.add(notice.rid)
         self.fire(notice.rid, notice.event, **details)
@@ -237,14 +253,22 @@ class Referee:
         if right is said:
             return
         text = f"its client is told {reason!r}, but {self._where(rid)}"
+        self._break(self._misreport(rid, said, right), rid, text)
+
+    def _misreport(self, rid: str, said: FinishReason, right: FinishReason | None) -> Invariant:
+        """Which invariant a report breaks that is wrong, or comes too early."""
+        heard = self._heard.get(rid, [])
+        if said in ABORTS and said not in heard:
+            return Invariant.EXACT_TARGET  # somebody else was aborted
+        if said not in heard and said not in (FinishReason.LENGTH, FinishReason.STOP):
+            return Invariant.FAULT_ISOLATED  # somebody else had the fault
         request = self._request(rid)
-        stands = request.reason if request is not None else None
-        if said in ABORTS and rid not in self._aborted:
-            self._break(Invariant.EXACT_TARGET, rid, f"{text}; nobody aborted it")
-        elif stands in DECISIONS and said not in DECISIONS:
-            self._break(Invariant.STICKY_REASON, rid, text)
-        else:
-            self._break(Invariant.REASON_BY_POLICY, rid, text)
+        stands = right if request is None else request.reason
+        if stands is None or stands is said or stands not in heard:
+            return Invariant.REASON_BY_POLICY  # too early
+        if said in heard and heard.index(said) < heard.index(stands):
+            return Invariant.REASON_BY_POLICY  # it ought to have been replaced
+        return Invariant.STICKY_REASON  # it replaced what was recorded first, or stands higher
 
     def cancelled(self, rid: str) -> None:
         """The scheduler told the other leg that a hand-off is off."""
@@ -275,8 +299,14 @@ class Referee:
 
     # When everything is quiet.
 
-    def settled(self) -> None:
-        """Nothing runs and nothing waits: what is due and was not done, never will be."""
+    def settled(self, live: Sequence[str] = ()) -> None:
+        """Nothing runs and nothing waits: what is due and was not done, never will be.
+
+        `live` are the requests that have not ended by then.
+        """
+        for rid in live:
+            text = f"everything it waited for has come, and it does not end: {self._where(rid)}"
+            self._break(Invariant.EVENTUALLY_DONE, rid, text)
         for rid in self._outcome:
             if rid not in self._reports:
                 text = f"its client is never told: {self._where(rid)}"

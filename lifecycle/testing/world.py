@@ -16,7 +16,7 @@ the end of a transfer when :meth:`World.notices` gives it out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -110,13 +110,13 @@ class World:
 
     # For the scheduler.
 
-    def notices(self) -> list[Notice]:
-        """What happened since this was last asked, in order. The scheduler knows it from now on."""
-        told, self._waiting = self._waiting, []
-        for notice in told:
+    def notices(self) -> Iterator[Notice]:
+        """What happened since this was last asked, one after another; it is known when it is given out."""
+        while self._waiting:
+            notice = self._waiting.pop(0)
+            self.given.append(notice)
             self.referee.told(notice)
-        self.given += told
-        return told
+            yield notice
 
     def alloc(self, rid: str, pages: int) -> tuple[int, ...] | None:
         """Pages for the newest attempt of `rid`; None if there are not enough."""

@@ -521,7 +521,7 @@ class LosesAPage(PagePool):
 class SharesWithoutClaim(PagePool):
     """claim_count: a second holder is not counted."""
 
-    def share(self, lease, pages=None, *, rid, attempt=1):
+    def share(self, lease, pages=None, *, rid, attempt=0):
         other = super().share(lease, pages, rid=rid, attempt=attempt)
         for page in other.pages:
             self._claims[page].holders -= 1

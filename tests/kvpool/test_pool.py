@@ -346,7 +346,7 @@ def test_the_port_releases_once_and_checks_whose_pages_they_are():
     port = PoolPort(pool)
     lease = pool.alloc(2, rid="r1", attempt=2)
     hold = Hold("r1", 1, 2, lease)
-    for wrong in (Hold("r2", 1, 2, lease), Hold("r1", 1, 1, lease), Hold("r1", 1, 2, [0, 1])):
+    for wrong in (Hold("r2", 1, 2, lease), Hold("r1", 1, 0, lease), Hold("r1", 1, 2, [0, 1])):
         with pytest.raises(ForeignLeaseError):
             port.release(wrong)
     assert port.holds(hold)
@@ -361,7 +361,7 @@ def test_the_port_quarantines():
     pool = PagePool(PAIRS, 8)
     lease = pool.alloc(2, rid="r1")
     lease.open_op("kv")
-    PoolPort(pool).quarantine(Hold("r1", 1, 1, lease))
+    PoolPort(pool).quarantine(Hold("r1", 1, 0, lease))
     assert "open ops: kv" in pool.quarantined()[0].reason
 
 
@@ -370,14 +370,14 @@ def test_the_cache_port_publishes_proven_pages_only():
     cache = PrefixCache(pool)
     lease = cache.lease(range(12), rid="r1")
     lease.mark_proven(9)
-    cache.publish(Hold("r1", 1, 1, lease))
+    cache.publish(Hold("r1", 1, 0, lease))
     assert cache.stats().published == 2
     with pytest.raises(ForeignLeaseError):
-        cache.publish(Hold("r1", 1, 1, [1]))
+        cache.publish(Hold("r1", 1, 0, [1]))
     lease.release()
     assert (pool.stats().cached, pool.stats().free) == (2, 6)
     with pytest.raises(StaleLeaseError):
-        cache.publish(Hold("r1", 1, 1, lease))
+        cache.publish(Hold("r1", 1, 0, lease))
 
 
 # The prefix cache
@@ -762,5 +762,5 @@ def test_the_ports_have_the_shape_that_the_driver_asks_for():
     assert isinstance(PoolPort(pool), ports.KVPool)
     assert isinstance(PrefixCache(pool), ports.PrefixCache)
     lease = pool.alloc(2, rid="r1")
-    PoolPort(pool).release(ports.Hold("r1", 1, 1, lease))
+    PoolPort(pool).release(ports.Hold("r1", 1, 0, lease))
     assert pool.stats().free == 8
