@@ -50,8 +50,8 @@ class BadInput(click.ClickException):
     exit_code = 2
 
     def show(self, file: IO[str] | None = None) -> None:
-        """One message on standard error."""
-        click.echo(f"lifecycle: {self.format_message()}", err=True)
+        """One message, on standard error unless told otherwise."""
+        click.echo(f"lifecycle: {self.format_message()}", file=file, err=True)
 
 
 def _console() -> Console:
@@ -75,12 +75,11 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        stream = Path(path).open("rb")
-    except OSError as error:
+        with Path(path).open("rb") as stream:
+            yield stream
+    except OSError as error:  # opening it, or while reading
         msg = f"{path}: {error.strerror or error}"
         raise BadInput(msg) from None
-    with stream:
-        yield stream
 
 
 def _table(_context: click.Context, _parameter: click.Parameter, name: str) -> Table:
@@ -124,7 +123,9 @@ def main() -> None:
 @main.command()
 @click.argument("trace", metavar="TRACE")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@click.option("--rid", "rids", multiple=True, metavar="RID", help="Show this request only; repeatable.")
+@click.option(
+    "--rid", "rids", multiple=True, metavar="RID", help="Show this request only; repeatable."
+)
 @_table_option
 def replay(trace: str, as_json: bool, rids: tuple[str, ...], table: Table) -> None:
     """Replay TRACE, a JSON Lines file of events ("-" for standard input).
@@ -156,9 +157,6 @@ def _run(run: Replay, path: str) -> None:
                 run.feed(line)
         except TraceError as error:
             raise BadInput(str(error)) from None
-        except OSError as error:
-            msg = f"{name}: {error.strerror or error}"
-            raise BadInput(msg) from None
 
 
 @main.command()

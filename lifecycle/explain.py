@@ -61,9 +61,13 @@ def explain(
         line.append(f"\nWhy: {row.why}.", style="italic")
         console.print(line)
     if CLAIM_OF.get(word) in (Does.DROP_STEP, Does.DROP_OP):
-        console.print(Text("\nIn every state: if what it completes is not outstanding, it is late."))
+        console.print(
+            Text("\nIn every state: if what it completes is not outstanding, it is late.")
+        )
     elif word in CLAIM_OF:
-        console.print(Text("\nIn every state: if its step or op is outstanding already, it is illegal."))
+        console.print(
+            Text("\nIn every state: if its step or op is outstanding already, it is illegal.")
+        )
     console.print()
     console.print(_cells(compile_table(table, policy), state, word))
 
@@ -122,4 +126,6 @@ def _becomes(node: Node, cell: Cell) -> str:
 
 def _outstanding(node: Node) -> str:
     at = node.configuration
-    return " and ".join(word for word, on in (("steps", at.steps), ("ops", at.ops)) if on) or "nothing"
+    return (
+        " and ".join(word for word, on in (("steps", at.steps), ("ops", at.ops)) if on) or "nothing"
+    )

@@ -252,7 +252,9 @@ class Replay:
             self._named[request.rid, request.incarnation, request.attempt] = pages
             for page in pages:
                 if page in self._quarantined:
-                    text = f"page {page!r} is in quarantine since request {self._quarantined[page]!r}"
+                    text = (
+                        f"page {page!r} is in quarantine since request {self._quarantined[page]!r}"
+                    )
                     self._broken(line, Invariant.NO_FREE_IN_FLIGHT, text)
 
     def _broken(self, line: TraceEvent, invariant: Invariant, text: str) -> None:

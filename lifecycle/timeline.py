@@ -201,7 +201,11 @@ def _grid(entries: list[Entry], left_out: int = 0) -> Table:
         wraps = name in ("claims", "effects")
         justify: Literal["left", "right"] = "right" if name == "line" else "left"
         grid.add_column(
-            name, justify=justify, overflow="fold", no_wrap=not wraps, min_width=18 if wraps else None
+            name,
+            justify=justify,
+            overflow="fold",
+            no_wrap=not wraps,
+            min_width=18 if wraps else None,
         )
     for number, entry in enumerate(entries):
         if left_out and number == KEPT_FIRST:

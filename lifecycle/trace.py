@@ -1,6 +1,7 @@
 """Traces: one event a line, as JSON (contract section 9). Reading checks every line; writing gives the same back.
 
->>> for event in read(io.BytesIO(b'{"event": "submit", "rid": "r1"}\\n'), "example"):
+>>> import io
+>>> for event in read(io.BytesIO(b'{"event": "submit", "rid": "r1"}'), "example"):
 ...     print(event.line, event.event, event.rid)
 1 submit r1
 
@@ -16,7 +17,6 @@ blank line before the end, a file without a line. Reading is lazy, a line at a t
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -123,7 +123,9 @@ def parse(raw: bytes | str, number: int = 1) -> TraceEvent | TracePolicy:
     return TraceEvent(number, event, rid, incarnation, t, fields)
 
 
-def write(lines: Iterable[TraceEvent | Mapping[str, Any]], stream: IO[str], policy: Policy | None = None) -> int:
+def write(
+    lines: Iterable[TraceEvent | Mapping[str, Any]], stream: IO[str], policy: Policy | None = None
+) -> int:
     """Write events as a trace; a `policy` becomes the first line. Returns how many lines were written.
 
     Dictionaries are checked as lines that are read are.
@@ -255,7 +257,9 @@ def _whole(lowest: int, highest: float = math.inf) -> Callable[[object], str | N
 def _pages(value: object) -> str | None:
     if isinstance(value, list):
         names_ok = all(isinstance(name, str) for name in value)
-        return None if names_ok and len(set(value)) == len(value) else "a list of different page names"
+        return (
+            None if names_ok and len(set(value)) == len(value) else "a list of different page names"
+        )
     return None if _whole(0)(value) is None else "a count of pages, or a list of page names"
 
 
