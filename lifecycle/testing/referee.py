@@ -276,7 +276,7 @@ class Referee:
         if self._due.pop((EffectKind.CANCEL_TRANSFER, rid, number), None) is None:
             again = "a second time" if (rid, number) in self._cancelled else "without a reason"
             text = f"its peer is told of a cancel {again}: {self._where(rid)}"
-            self._break(Invariant.PEER_TOLD, rid, text)
+            self._break(self._meant_for_another(rid) or Invariant.PEER_TOLD, rid, text)
         self._cancelled.add((rid, number))
 
     def published(self, rid: str, pages: Sequence[int]) -> None:
@@ -318,6 +318,16 @@ class Referee:
             elif self._attempts[rid, number].away == "":
                 text = f"attempt {number} is over, and its pages never went back"
                 self._break(Invariant.DRAIN_TO_ZERO, rid, text)
+
+    def _meant_for_another(self, rid: str) -> Invariant | None:
+        """Whether `rid` is ended although nothing was heard of it: by an abort or fault of another."""
+        if rid in self._heard:
+            return None
+        heard = [reason for reasons in self._heard.values() for reason in reasons]
+        if not heard:
+            return None
+        last = {line["event"] for line in self.trace[-3:]}
+        return Invariant.EXACT_TARGET if "abort" in last else Invariant.FAULT_ISOLATED
 
     # Words.
 

@@ -225,6 +225,11 @@ class World:
         self._waiting.append(notice)
 
     @property
+    def waiting(self) -> bool:
+        """Whether something waits to be told."""
+        return bool(self._waiting)
+
+    @property
     def quiet(self) -> bool:
         """Whether nothing is running, and nothing waits to be told."""
         return not (self.passes or self.ops or self._waiting)
