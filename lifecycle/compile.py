@@ -280,7 +280,8 @@ class Automaton:
             rows = self.table.rows_of(node.state, event)
             mine: list[Cell | None]
             if len(rows) == 1 and (rows[0].to is LATE or rows[0].to is ILLEGAL):
-                mine = [self._refused(rows[0])] * len(letters)
+                refused = self._refused(rows[0])
+                mine = [refused if _occurs(node, letter) else None for letter in letters]
             else:
                 mine = [self._cell(node, letter, rows) for letter in letters]
             look, first, second = _lookup(node, event, mine)
@@ -439,6 +440,14 @@ class Automaton:
         """What `event` is to a request, or to an attempt, that is over: late or illegal."""
         row = self.table.rows_of(self.table.terminal.name, event)[0]
         return Kind.LATE if row.to is LATE else Kind.ILLEGAL
+
+
+def _occurs(node: Node, letter: Letter) -> bool:
+    """Whether the claim that a letter speaks of can be as it says."""
+    if letter.after is None or letter.after is MISS:
+        return True
+    here = node.configuration
+    return here.steps if letter.event in STEP_EVENTS else here.ops
 
 
 def _lookup(node: Node, event: Event, cells: list[Cell | None]) -> Lookup:

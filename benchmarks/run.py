@@ -1,0 +1,120 @@
+"""Measures the core and the pool, prints tables, and writes them to ``benchmarks/results/``.
+
+    python benchmarks/run.py            some minutes
+    python benchmarks/run.py --quick    a glance
+
+Targets are printed with what was measured; a target that is missed is said and is no error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import attrs
+from bench_core import Section, sections
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Run everything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="where to write")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    done = []
+    for section in sections(quick=options.quick):
+        done.append(section)
+        show(console, section)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "core.md").write_text(markdown(done), encoding="utf-8")
+    (options.out / "core.json").write_text(as_json(done), encoding="utf-8")
+    console.print(f"written to {os.path.relpath(options.out)}/core.md and core.json")
+    pool = [sys.executable, str(HERE / "bench_pool.py")]
+    sys.exit(subprocess.run(pool, check=False).returncode)
+
+
+def show(console: Console, section: Section) -> None:
+    """Print one section."""
+    table = Table(title=section.title, title_justify="left", box=None, pad_edge=False)
+    for name in ("", f"median, {section.unit}", "quartiles", "ratio"):
+        table.add_column(name, justify="left" if not name else "right")
+    for row in rows(section):
+        table.add_row(*row)
+    console.print(table)
+    for text, measured, met in section.targets:
+        console.print(f"  {'met   ' if met else 'MISSED'}  {text}: {measured}")
+    console.print()
+
+
+def rows(section: Section) -> list[list[str]]:
+    """A section's rows as text."""
+    return [
+        [
+            timing.name,
+            f"{timing.median:,.1f}",
+            f"{timing.quartiles[0]:,.1f} to {timing.quartiles[1]:,.1f}",
+            "" if timing.ratio != timing.ratio else f"{timing.ratio:.2f}",  # noqa: PLR0124  # not a number
+        ]
+        for timing in section.timings
+    ]
+
+
+def markdown(done: list[Section]) -> str:
+    """The report as Markdown."""
+    lines = [
+        "# The core, measured",
+        "",
+        "`make bench` wrote this; ratios are of rivals in one run.",
+        "",
+    ]
+    lines += [f"- {name}: {value}" for name, value in machine_facts().items()]
+    for section in done:
+        lines += [
+            "",
+            f"## {section.title}",
+            "",
+            f"| | median, {section.unit} | quartiles | ratio |",
+        ]
+        lines += ["|---|---:|---:|---:|"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows(section)]
+        lines += [""]
+        lines += [
+            f"- {'met' if met else '**missed**'}: {text}: {measured}"
+            for text, measured, met in section.targets
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(done: list[Section]) -> str:
+    """The report as JSON; a ratio that does not apply is null."""
+    sections_ = [attrs.asdict(section) for section in done]
+    for section in sections_:
+        for timing in section["timings"]:
+            if timing["ratio"] != timing["ratio"]:  # noqa: PLR0124  # not a number
+                timing["ratio"] = None
+    return json.dumps({"machine": machine_facts(), "sections": sections_}, indent=1) + "\n"
+
+
+def machine_facts() -> dict[str, str]:
+    """What the figures were measured with."""
+    return {
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "Python": platform.python_version(),
+        "attrs": version("attrs"),
+        "transitions": version("transitions"),
+    }
+
+
+if __name__ == "__main__":
+    main()
