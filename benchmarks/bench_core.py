@@ -78,18 +78,6 @@ def _lives(
     return run
 
 
-def _machine_lives(life: tuple[str, ...], count: int) -> Callable[[], None]:
-    def run() -> None:
-        for model in models:
-            for event in life:
-                getattr(model, event)()
-
-    models = [machine() for _ in range(count)]
-    for model in models:
-        model.reset()
-    return run
-
-
 def events(title: str, life: tuple[str, ...], *, quick: bool) -> Section:
     """Nanoseconds an event, the making of the request included."""
     count = 200 if quick else 1000
@@ -124,7 +112,7 @@ def _transitions(life: tuple[str, ...], count: int) -> Timing:
     """The same life on a transitions machine of the same table; making the machine is not counted."""
     taken = []
     for _ in range(count):
-        model = machine()
+        model = machine().model
         start = time.perf_counter_ns()
         for event in life:
             getattr(model, event)()
@@ -136,8 +124,8 @@ def _transitions(life: tuple[str, ...], count: int) -> Timing:
 def imports(*, quick: bool) -> Section:
     """Milliseconds that an import adds to a bare interpreter; each time a new process."""
 
-    def start(code: str) -> Callable[[], None]:
-        return lambda: subprocess.run([sys.executable, "-c", code], check=True) and None
+    def start(code: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", code], check=True)
 
     timings = compare(
         {
@@ -223,7 +211,7 @@ def tables(*, quick: bool) -> Section:
 def compiling(*, quick: bool) -> Section:
     """Milliseconds to unfold the default table."""
     (timing,) = compare(
-        {"compile the prefill table": lambda: Automaton(PREFILL, Policy()) and None},
+        {"compile the prefill table": lambda: Automaton(PREFILL, Policy())},
         per=1_000_000,
         rounds=5 if quick else 21,
     )

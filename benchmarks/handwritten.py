@@ -1,10 +1,12 @@
-"""The rules of the prefill leg written by hand: one class, one method, if and elif, as a scheduler would have them.
+"""The rules of the prefill leg by hand: one class, one method, if and elif, as a scheduler would have them.
 
 It is what the library is measured against, so it does the same work: steps and ops claimed by number and name,
 reasons by tier, cancel, release and report as a tuple of effects, late events counted, illegal ones refused. It
 leaves out what the benchmarks do not touch: older attempts, policies, incarnations, details of a report.
 ``tests/benchmarks`` compares it with the library on random events.
 """
+
+# ruff: noqa: PLR1714, SIM102  # `x == a or x == b` is quicker than `x in (a, b)` here, and this file is about speed.
 
 from __future__ import annotations
 
@@ -61,7 +63,6 @@ class HandWritten:
     def fire(
         self,
         event: str,
-        *,
         step: int | None = None,
         op: str | None = None,
         pages: object = None,
@@ -69,6 +70,7 @@ class HandWritten:
         reason: str | None = None,
         position: int | None = None,
     ) -> tuple[str, ...]:
+        """Take an event."""
         state = self.state
         effects = NOTHING
         detail: object = None

@@ -29,7 +29,7 @@ class Timing:
 
 
 def compare(
-    rivals: Mapping[str, Callable[[], None]], *, per: int, rounds: int = 15
+    rivals: Mapping[str, Callable[[], object]], *, per: int, rounds: int = 15
 ) -> list[Timing]:
     """Time each rival once a turn, in turns, with the garbage collector off.
 

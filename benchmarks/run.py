@@ -64,7 +64,7 @@ def rows(section: Section) -> list[list[str]]:
             timing.name,
             f"{timing.median:,.1f}",
             f"{timing.quartiles[0]:,.1f} to {timing.quartiles[1]:,.1f}",
-            "" if timing.ratio != timing.ratio else f"{timing.ratio:.2f}",  # noqa: PLR0124  # not a number
+            "" if timing.ratio != timing.ratio else f"{timing.ratio:.2f}",  # not a number
         ]
         for timing in section.timings
     ]
@@ -101,7 +101,7 @@ def as_json(done: list[Section]) -> str:
     sections_ = [attrs.asdict(section) for section in done]
     for section in sections_:
         for timing in section["timings"]:
-            if timing["ratio"] != timing["ratio"]:  # noqa: PLR0124  # not a number
+            if timing["ratio"] != timing["ratio"]:  # not a number
                 timing["ratio"] = None
     return json.dumps({"machine": machine_facts(), "sections": sections_}, indent=1) + "\n"
 

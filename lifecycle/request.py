@@ -375,7 +375,6 @@ class RequestLifecycle:
     def fire(
         self,
         event: str,
-        *,
         step: int | None = None,
         op: str | None = None,
         pages: object = None,
@@ -388,6 +387,9 @@ class RequestLifecycle:
         status: int | None = None,
     ) -> tuple[Effect, ...]:
         """Take an event; return the effects to carry out, in order. Empty where there are none.
+
+        Give details by keyword. (They are not keyword-only since Python looks up the defaults of such one by
+        one, which would double the cost of an event.)
 
         Args:
             event: an :class:`~lifecycle.Event`, or its word.

@@ -149,10 +149,10 @@ class RequestModel:
         busy_before = bool(self.steps or self.ops)
         winner = self.winner(row)
         offered = self._own if row.offers is Offers.ITS_OWN else row.offers.value
+        again = winner is offered and not self.reported
         if winner is not self.reason or (
-            winner is offered
-            and self.reason is offered
-            and not self.reported
+            again
+            and winner is not None
             and is_earlier(winner, self._own_position, winner, self.position)
         ):
             self.position = self._own_position
