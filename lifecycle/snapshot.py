@@ -236,7 +236,7 @@ def adopt(table: RequestTable, request: RequestLifecycle) -> None:
         table._former[rid, request.incarnation] = request
     else:
         if newest is not None:
-            table._former[rid, newest.incarnation] = newest
+            table._former[rid, newest.incarnation] = table._newest.pop(rid)
         table._newest[rid] = request
     table._over += request.over
 

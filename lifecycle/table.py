@@ -250,7 +250,7 @@ class RequestTable:
             if not former.done and not former.reported:
                 self.illegal[Event.SUBMIT] += 1
                 raise self._duplicate(former)
-            self._former[rid, former.incarnation] = former
+            self._former[rid, former.incarnation] = self._newest.pop(rid)
             incarnation = former.incarnation + 1
         request = RequestLifecycle(rid, self.automaton, incarnation, self.keep_journal)
         self._newest[rid] = request

@@ -11,7 +11,7 @@ request can take next is asked of the library's table while a trace is drawn.
 from __future__ import annotations
 
 import contextlib
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -67,86 +67,96 @@ def events(rids: tuple[str, ...] = RIDS) -> st.SearchStrategy[Line]:
     return st.one_of(*(_event(event, rids) for event in Event))
 
 
-@st.composite
 def legal_traces(
-    draw: st.DrawFn,
     rids: tuple[str, ...] = RIDS,
     *,
     policy: st.SearchStrategy[Policy] | None = None,
     max_size: int = 40,
-) -> list[Line]:
+) -> st.SearchStrategy[list[Line]]:
     """A policy line, then events each of which its request can take when it comes."""
-    return _draw_trace(draw, rids, policy, max_size, strays=st.just(False))
+    return _traces(_followed(rids), policy, max_size)
 
 
-@st.composite
 def traces(
-    draw: st.DrawFn,
     rids: tuple[str, ...] = RIDS,
     *,
     policy: st.SearchStrategy[Policy] | None = None,
     max_size: int = 40,
-) -> list[Line]:
+) -> st.SearchStrategy[list[Line]]:
     """A policy line, then events of which some are late, duplicate, early, illegal or for nobody."""
-    return _draw_trace(draw, rids, policy, max_size, strays=st.sampled_from([False, False, True]))
+    followed = _followed(rids)
+    return _traces(st.one_of(followed, followed, events(rids)), policy, max_size)
 
 
-def _draw_trace(
-    draw: st.DrawFn,
-    rids: tuple[str, ...],
-    policy: st.SearchStrategy[Policy] | None,
-    max_size: int,
-    strays: st.SearchStrategy[bool],
-) -> list[Line]:
-    chosen = draw(policies() if policy is None else policy)
-    lines: list[Line] = [{"policy": chosen.to_mapping()}]
-    table = RequestTable(chosen, keep_done=None)
-    for _ in range(draw(st.integers(1, max_size))):
-        rid = draw(st.sampled_from(rids))
-        if draw(strays):
-            line = draw(events((rid,)))
-        else:
-            line = draw(_event(draw(st.sampled_from(_can_take(table, rid))), (rid,), tame=True))
-            _aim(draw, table, line)
+def _traces(
+    steps: st.SearchStrategy[Line], policy: st.SearchStrategy[Policy] | None, max_size: int
+) -> st.SearchStrategy[list[Line]]:
+    chosen = policies() if policy is None else policy
+    # Lists in a list: Hypothesis' own lists are short, and these shrink as well as they do.
+    parts = st.lists(st.lists(steps, min_size=1, max_size=10), min_size=1, max_size=max_size // 4)
+    flat = parts.map(lambda each: [step for part in each for step in part][:max_size])
+    return st.builds(_told, chosen, flat)
+
+
+def _followed(rids: tuple[str, ...]) -> st.SearchStrategy[Line]:
+    """A line to be: which of the events that the request can take, and details for whichever it is."""
+    details = {name: values for each in _NEEDED.values() for name, values in each.items()}
+    optional = {name: values for each in _OPTIONAL.values() for name, values in each.items()}
+    bag = st.fixed_dictionaries(details, optional=optional)
+    return st.fixed_dictionaries(
+        {"rid": st.sampled_from(rids), "pick": st.integers(0, 17), "details": bag}
+    )
+
+
+def _told(policy: Policy, steps: list[Line]) -> list[Line]:
+    """The trace: what is to be followed is asked of a table as the trace grows."""
+    table = RequestTable(policy, keep_done=None)
+    lines: list[Line] = [{"policy": policy.to_mapping()}]
+    for step in steps:
+        line = _resolved(table, step) if "pick" in step else step
         lines.append(line)
         details = {name: value for name, value in line.items() if name not in ("event", "rid")}
         with contextlib.suppress(EventError):
             if line["event"] == "submit":
-                table.submit(rid)
+                table.submit(line["rid"])
             else:
-                table.fire(rid, line["event"], **details)
+                table.fire(line["rid"], line["event"], **details)
     return lines
 
 
-def _can_take(table: RequestTable, rid: str) -> list[Event]:
-    """What may come next for `rid`, in the order of the enum."""
+def _resolved(table: RequestTable, step: Line) -> Line:
+    rid = step["rid"]
     if rid not in table or table[rid].over:
-        return [Event.SUBMIT]
-    return [Event(event) for event in table[rid].legal_events()]
+        return {"event": "submit", "rid": rid}
+    legal = table[rid].legal_events()
+    event = Event(legal[step["pick"] % len(legal)])
+    takes = {**_NEEDED.get(event, {}), **_OPTIONAL.get(event, {})}
+    details = {name: value for name, value in step["details"].items() if name in takes}
+    line = {"event": str(event), "rid": rid, **details}
+    _aim(table, line, step["pick"])
+    return line
 
 
-def _aim(draw: st.DrawFn, table: RequestTable, line: Line) -> None:
+def _aim(table: RequestTable, line: Line, pick: int) -> None:
     """Let a completion name what is outstanding, and new work what is not."""
-    if line["rid"] not in table:
-        return
-    request = table[line["rid"]]
+    request, event = table[line["rid"]], line["event"]
     steps = [*request.steps, *(step for old in request.draining for step in old.steps)]
     ops = [*request.ops, *(op for old in request.draining for op in old.ops)]
-    event = line["event"]
     if "step" in line:
-        if event == Event.FORWARD_FINISHED and steps:
-            line["step"] = draw(st.sampled_from(steps))
+        if event == Event.FORWARD_FINISHED:
+            line["step"] = steps[pick % len(steps)]
         elif line["step"] in steps:
             del line["step"]
-    if "op" in line:
-        if event == Event.TRANSFER_POSTED:
-            line["op"] = draw(st.sampled_from([op for op in (*OPS, "z") if op not in request.ops]))
-        elif ops:
-            line["op"] = draw(st.sampled_from(ops))
+    if event == Event.TRANSFER_POSTED:
+        if line.get("op", "kv") in request.ops:
+            line["op"] = next(
+                name for number in count() if (name := f"c{number}") not in request.ops
+            )
+    elif "op" in line:
+        if ops:
+            line["op"] = ops[pick % len(ops)]
         else:
             del line["op"]
-    elif event == Event.TRANSFER_POSTED and "kv" in request.ops:
-        line["op"] = draw(st.sampled_from([op for op in (*OPS, "z") if op not in request.ops]))
 
 
 # The details that events take.
@@ -178,9 +188,9 @@ _OPTIONAL: dict[Event, dict[str, st.SearchStrategy[Any]]] = {
 }
 
 
-def _event(event: Event, rids: tuple[str, ...], *, tame: bool = False) -> st.SearchStrategy[Line]:
+def _event(event: Event, rids: tuple[str, ...]) -> st.SearchStrategy[Line]:
     addressed: st.SearchStrategy[Line] = st.just({})
-    if event is not Event.SUBMIT and not tame:
+    if event is not Event.SUBMIT:
         named = {"attempt": st.integers(0, 2), "incarnation": st.integers(1, 2)}
         addressed = st.one_of(addressed, st.fixed_dictionaries({}, optional=named))
     return st.builds(

@@ -57,6 +57,7 @@ def difference_at_the_end(run, oracle):
     return None
 
 
+@settings(max_examples=1000)
 @given(traces())
 def test_every_event_of_any_trace(trace):
     assert disagreement(trace) is None
@@ -71,7 +72,7 @@ def test_a_legal_trace_is_legal(trace):
 def test_a_change_of_the_model_is_noticed(method, monkeypatch):
     """The comparison can fail: with a rule of the model taken out, some trace tells the two apart."""
 
-    @settings(max_examples=300, phases=[Phase.generate])  # found is enough; no need to shrink it
+    @settings(max_examples=1000, phases=[Phase.generate])  # found is enough; no need to shrink it
     @given(traces())
     def compare(trace):
         assert disagreement(trace) is None
