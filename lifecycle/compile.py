@@ -175,6 +175,7 @@ OUTSTANDING_ALREADY = Cell(Kind.ILLEGAL)
 class Look(IntEnum):
     """What a request must look up in its own claims, or in the event's details, to know the letter."""
 
+    STILL = -1  # and nothing comes of it
     NOTHING = 0
     TAKE_STEP = 1
     DROP_STEP = 2
@@ -244,6 +245,7 @@ class Automaton:
         table, policy: what it was built from.
         nodes: one for each configuration that can be reached, in breadth-first order; ``nodes[0]`` is where
             ``submit`` puts a request.
+        start: ``nodes[0]``.
         strict: whether late events raise.
     """
 
@@ -254,6 +256,7 @@ class Automaton:
         "by_configuration",
         "nodes",
         "policy",
+        "start",
         "strict",
         "table",
     )
@@ -266,7 +269,7 @@ class Automaton:
         self._effects: dict[tuple[EffectKind, bool], Effect] = {}
         self._refusals: dict[int, Cell] = {}
         self._ended: Node | None = None
-        self._node(Configuration(table.initial.name))
+        self.start = self._node(Configuration(table.initial.name))
         for node in self.nodes:  # grows while it is walked
             self._unfold(node)
 
@@ -490,6 +493,10 @@ def _claiming_lookup(node: Node, cell: Cell, claims: tuple[Does, ...]) -> Lookup
         return (Look.TAKE_OP, cell, None)
     if Does.START_OVER in claims:
         return (Look.START_OVER, cell, None)
+    # A grammar that failed has a cause to be checked, also where nothing comes of it.
+    asked = cell.row is not None and Event.GRAMMAR_FAILED in cell.row.events
+    if cell.to is node and not cell.effects and not cell.wins and not asked:
+        return (Look.STILL, cell, None)
     return (Look.NOTHING, cell, None)
 
 

@@ -65,7 +65,8 @@ JOURNAL_LENGTH = 16
 _JOURNAL_HIGH = 2 * JOURNAL_LENGTH  # trimmed in one go, so that an event costs one append
 
 # Local names: a global is looked up faster than an attribute of an enum.
-_NOTHING, _TAKE_STEP, _DROP_STEP = int(Look.NOTHING), int(Look.TAKE_STEP), int(Look.DROP_STEP)
+_STILL, _NOTHING = int(Look.STILL), int(Look.NOTHING)
+_TAKE_STEP, _DROP_STEP = int(Look.TAKE_STEP), int(Look.DROP_STEP)
 _TAKE_OP, _DROP_OP, _OP_VERDICT = int(Look.TAKE_OP), int(Look.DROP_OP), int(Look.OP_VERDICT)
 _SOURCE, _COMPLETION, _ADMIT = int(Look.SOURCE), int(Look.COMPLETION), int(Look.ADMIT)
 _UNLESS_OPEN, _START_OVER = int(Look.TAKE_OP_UNLESS_OPEN), int(Look.START_OVER)
@@ -127,7 +128,6 @@ class RequestLifecycle:
         "_older",
         "_ops",
         "_steps",
-        "_strict",
         "attempt",
         "automaton",
         "incarnation",
@@ -149,13 +149,12 @@ class RequestLifecycle:
         self.attempt = 0
         self.late = 0
         self.since: float | None = None
-        self._node = automaton.nodes[0]
+        self._node = automaton.start
         self._steps: tuple[int, ...] = ()
         self._ops: tuple[str, ...] = ()
         self._last_step = 0
         self._details = NO_DETAILS
         self._older: tuple[Draining, ...] = ()
-        self._strict = automaton.strict
         self._journal: list[tuple[str, object]] | None = [] if journal else None
 
     # What it is.
@@ -443,6 +442,13 @@ class RequestLifecycle:
                     self._last_step = step
             self._steps += (step,)
             detail = step
+        elif look == _STILL:
+            journal = self._journal
+            if journal is not None:
+                journal.append((event, None))
+                if len(journal) > _JOURNAL_HIGH:
+                    del journal[:-JOURNAL_LENGTH]
+            return _NO_EFFECTS
         elif look == _NOTHING:
             if cause is not None and event == "grammar_failed" and cause not in _CAUSES:
                 raise self._no_such_cause(cause)
@@ -699,7 +705,7 @@ class RequestLifecycle:
                 del journal[:-JOURNAL_LENGTH]
 
     def _absorb(self, event: str, detail: object) -> tuple[Effect, ...]:
-        if self._strict:
+        if self.automaton.strict:
             why = "nothing that it speaks of is outstanding"
             msg = f"{event} is late for request {self.rid!r}: {why}"
             raise self._error(LateEvent, msg, event, why)
