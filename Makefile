@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 TYPED := lifecycle kvpool adapters examples benchmarks scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint generate bench clean
+.PHONY: help demo test test-long lint generate bench bench-peers clean
 
 help: ## Say what there is.
 	@echo 'make TARGET, where TARGET is one of:'
@@ -40,8 +40,12 @@ generate: $(READY) ## Write again what is generated from the tables (diagrams in
 bench: $(READY) ## Measure the hot paths against the same logic written by hand.
 	@$(PY) benchmarks/run.py
 
+bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a virtual environment of their own.
+	bash benchmarks/peers_pool.sh $(VENV)-peers
+	$(VENV)-peers/bin/python benchmarks/bench_pool.py --out benchmarks/results/pool.md
+
 clean: ## Remove what the other targets made, the virtual environment included.
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-peers build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find $(TYPED) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp comes last, and pip is what tells a usable environment, so a set-up that was interrupted is done

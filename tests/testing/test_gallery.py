@@ -1,0 +1,87 @@
+"""The harness finds every faulty scheduler, names what it breaks, and tells it in a short trace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import settings
+
+from lifecycle.replay import replay
+from lifecycle.testing.careful import Careful
+from lifecycle.testing.contract import (
+    DEFAULT_SETTINGS,
+    ContractBroken,
+    SchedulerContract,
+    check_scheduler,
+)
+from lifecycle.testing.faulty import GALLERY
+
+EVERYTHING = {"preemption": True, "drain_deadline": True}
+
+
+@pytest.mark.parametrize("faulty", GALLERY, ids=lambda faulty: faulty.__name__)
+def test_every_fault_is_found_and_named(faulty):
+    with pytest.raises(ContractBroken) as found:
+        check_scheduler(faulty, seed=1, **dict.fromkeys(faulty.needs, True))
+    broken = found.value
+    assert broken.violation.invariant == faulty.breaks
+    assert len(broken.trace) <= 12
+    assert str(broken.violation) in str(broken)
+    assert faulty.__doc__
+    assert faulty.seen_in
+    replay(broken.trace)  # what is told can be replayed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 16))
+@pytest.mark.parametrize("faulty", GALLERY, ids=lambda faulty: faulty.__name__)
+def test_every_fault_is_found_with_every_seed(faulty, seed):
+    with pytest.raises(ContractBroken) as found:
+        check_scheduler(faulty, seed=seed, **dict.fromkeys(faulty.needs, True))
+    assert found.value.violation.invariant == faulty.breaks
+    assert len(found.value.trace) <= 12
+
+
+class TestCareful(SchedulerContract):
+    """A scheduler that is right passes."""
+
+    capabilities = SchedulerContract.capabilities.__class__(**EVERYTHING)
+    config = settings(DEFAULT_SETTINGS, max_examples=500)
+
+    def make_scheduler(self, world):
+        return Careful(world)
+
+
+def test_whoever_forgets_to_say_how_a_scheduler_is_made_is_told():
+    with pytest.raises(NotImplementedError, match="override make_scheduler"):
+        SchedulerContract().make_scheduler(None)
+    with pytest.raises(TypeError, match="levitation"):
+        check_scheduler(Careful, levitation=True)
+
+
+THIRD_PARTY = """
+from lifecycle.testing.contract import SchedulerContract
+from lifecycle.testing.faulty import FreesOnAbort
+
+class TestMine(SchedulerContract):
+    def make_scheduler(self, world):
+        return FreesOnAbort(world)
+"""
+
+
+def test_a_third_party_subclasses_it_in_a_few_lines(tmp_path):
+    (tmp_path / "test_mine.py").write_text(THIRD_PARTY, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 1
+    assert "no_free_in_flight is broken for request 'r1'" in ran.stdout
+    told = [json.loads(line.strip("E ")) for line in ran.stdout.splitlines() if '{"event"' in line]
+    assert told[0] == {"event": "submit", "rid": "r1"}
