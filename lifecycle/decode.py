@@ -20,6 +20,7 @@ from __future__ import annotations
 from .prefill import (
     CANCEL,
     COMPLETIONS,
+    COMPUTING_ROWS,
     CUT_SHORT,
     DRAINING_ROWS,
     NEW_WORK,
@@ -72,17 +73,8 @@ RECEIVING_ROWS = (
         why="its pages are still being written by the peer"),
 )
 
-COMPUTING_ROWS = (
-    Row(P, E.FORWARD_LAUNCHED, STAY, when=When(recorded=False), claims=(Does.TAKE_STEP,),
-        why="the pass will touch the pages until it is finished"),
-    Row(P, E.TRANSFER_POSTED, STAY, when=When(recorded=False), claims=(Does.TAKE_OP,),
-        why="the op will touch the pages until it succeeded or drained"),
-    Row(P, E.PREEMPT, Q, when=When(recorded=False), claims=(Does.START_OVER,), effects=(RELEASE,),
-        why="a new attempt; pages go back now, or when the old attempt's passes and ops end"),
-    Row(P, (E.FORWARD_LAUNCHED, E.TRANSFER_POSTED, E.PREEMPT), ILLEGAL, when=When(recorded=True),
-        why="no new work for a decided request"),
-    Row(P, E.FORWARD_FINISHED, FINISH, claims=(Does.DROP_STEP,), effects=(RELEASE, REPORT),
-        why="the pass touches the pages no more"),
+ANSWERING_ROWS = (
+    *COMPUTING_ROWS,
     Row(P, E.TRANSFER_SUCCEEDED, FINISH, claims=(Does.DROP_OP,), effects=(RELEASE, REPORT),
         why="that op is delivered and drained"),
     Row(P, E.TRANSFER_DRAINED, FINISH, when=When(recorded=True), claims=(Does.DROP_OP,), effects=(RELEASE, REPORT),
@@ -98,8 +90,6 @@ COMPUTING_ROWS = (
         why="the answer ended; pages go back once nothing touches them"),
     Row(P, CUT_SHORT, DRAIN, offers=Offers.ITS_OWN, effects=(RELEASE, REPORT),
         why="decided; the hand-off has succeeded, so there is nothing to cancel"),
-    Row(P, NEWS, STAY,
-        why="nothing is decided by this"),
     Row(P, (E.ADMIT, E.DRAIN_TIMEOUT), ILLEGAL,
         why="it has its pages, and is not draining"),
 )
@@ -122,5 +112,5 @@ OTHER_ROWS = (
 DECODE = Table(
     name="decode",
     states=STATES,
-    rows=(*QUEUED_ROWS, *RECEIVING_ROWS, *COMPUTING_ROWS, *OTHER_ROWS),
+    rows=(*QUEUED_ROWS, *RECEIVING_ROWS, *ANSWERING_ROWS, *OTHER_ROWS),
 )

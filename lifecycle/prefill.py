@@ -140,7 +140,8 @@ QUEUED_ROWS = (
         why="it has no pages to work on"),
 )
 
-PREFILLING_ROWS = (
+# What a forward pass does to a request that computes; the decode leg has the same rows.
+COMPUTING_ROWS = (
     Row(P, E.FORWARD_LAUNCHED, STAY, when=When(recorded=False), claims=(Does.TAKE_STEP,),
         why="the pass will touch the pages until it is finished"),
     Row(P, E.TRANSFER_POSTED, STAY, when=When(recorded=False), claims=(Does.TAKE_OP,),
@@ -151,6 +152,12 @@ PREFILLING_ROWS = (
         why="no new work for a decided request"),
     Row(P, E.FORWARD_FINISHED, FINISH, claims=(Does.DROP_STEP,), effects=(RELEASE, REPORT),
         why="the pass touches the pages no more"),
+    Row(P, NEWS, STAY,
+        why="nothing is decided by this"),
+)
+
+PREFILLING_ROWS = (
+    *COMPUTING_ROWS,
     Row(P, E.TRANSFER_SUCCEEDED, FINISH, claims=(Does.DROP_OP,), effects=(RELEASE, REPORT),
         why="that chunk is delivered, and its op is drained"),
     Row(P, E.TRANSFER_DRAINED, FINISH, when=When(recorded=True), claims=(Does.DROP_OP,), effects=(RELEASE, REPORT),
@@ -164,8 +171,6 @@ PREFILLING_ROWS = (
         why="it ended without a hand-off; pages go back once nothing touches them"),
     Row(P, (*CUT_SHORT, E.TRANSFER_FAILED), DRAIN, offers=Offers.ITS_OWN, effects=(CANCEL, RELEASE, REPORT),
         why="decided; pages go back once nothing touches them"),
-    Row(P, NEWS, STAY,
-        why="nothing is decided by this"),
     Row(P, (E.ADMIT, E.DRAIN_TIMEOUT, E.SUBMIT), ILLEGAL,
         why="it has its pages, and is not draining"),
 )
