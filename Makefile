@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 TYPED := lifecycle kvpool adapters examples benchmarks scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint generate bench bench-peers clean
+.PHONY: help demo test test-long lint generate bench bench-peers gallery clean
 
 help: ## Say what there is.
 	@echo 'make TARGET, where TARGET is one of:'
@@ -43,6 +43,9 @@ bench: $(READY) ## Measure the hot paths against the same logic written by hand.
 bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a virtual environment of their own.
 	bash benchmarks/peers_pool.sh $(VENV)-peers
 	$(VENV)-peers/bin/python benchmarks/bench_pool.py --out benchmarks/results/pool.md
+
+gallery: $(READY) ## Point the harness at every faulty scheduler, with 15 seeds; write docs/gallery.md.
+	$(PY) scripts/gallery.py --seeds 15 --out docs/gallery.md
 
 clean: ## Remove what the other targets made, the virtual environment included.
 	rm -rf $(VENV) $(VENV)-peers build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -11,7 +11,8 @@ from __future__ import annotations
 import attrs
 
 from ..vocabulary import ABORT_REASONS, AbortSource, Event
-from .world import Notice, World
+from .notice import Notice
+from .world import World
 
 DECIDED = frozenset({"client_abort", "server_abort", "timeout", "shutdown", "grammar_error"})
 

@@ -36,8 +36,9 @@ from hypothesis.stateful import (
 from ..policy import Policy
 from ..request import RequestLifecycle
 from ..vocabulary import AbortSource, Event, GrammarCause, Invariant
+from .notice import Notice
 from .referee import Violation
-from .world import Notice, Op, Pass, Scheduler, World
+from .world import Op, Pass, Scheduler, World
 
 MakeScheduler = Callable[[World], Scheduler]
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ..vocabulary import ABORT_REASONS, AbortSource, Event, Invariant
 from .careful import Attempt, Careful, Job
-from .world import Notice
+from .notice import Notice
 
 V = Invariant
 

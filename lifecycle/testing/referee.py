@@ -13,7 +13,7 @@ the latter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -30,9 +30,7 @@ from ..vocabulary import (
     FinishReason,
     Invariant,
 )
-
-if TYPE_CHECKING:
-    from .world import Notice
+from .notice import Notice
 
 ABORTS = frozenset(ABORT_REASONS.values())
 

@@ -23,6 +23,7 @@ import attrs
 
 from ..policy import DEFAULT_POLICY, Policy
 from ..vocabulary import AbortSource, Event, GrammarCause
+from .notice import Notice
 from .referee import Referee
 
 
@@ -46,28 +47,6 @@ class Scheduler(Protocol):
 
     def drain_timeout(self, rid: str) -> None:
         """The drain deadline of `rid` passed: what still drains goes to quarantine."""
-
-
-@attrs.frozen
-class Notice:
-    """Something that the scheduler is told, once, at the beginning of a turn.
-
-    Attributes:
-        event: ``grammar_ready``, ``grammar_failed``, ``forward_finished``, ``transfer_succeeded``,
-            ``transfer_failed``, ``transfer_drained``, ``peer_lost`` or ``error``.
-        rid: which request.
-        attempt: which attempt of it the pass or op belonged to.
-        step: the pass, for ``forward_finished``.
-        op: the op, for transfers.
-        cause: for ``grammar_failed``.
-    """
-
-    event: Event
-    rid: str
-    attempt: int = 0
-    step: int | None = None
-    op: str | None = None
-    cause: GrammarCause | None = None
 
 
 @attrs.define
