@@ -412,7 +412,7 @@ class RequestLifecycle:
         try:
             look, cell, other = self._node.on[event]
         except (KeyError, TypeError):
-            msg = f"{event!r} is no event"
+            msg = f"{event!r} is no event for request {self.rid!r}; events are {', '.join(Event)}"
             raise self._error(BadDetail, msg, event) from None
         if attempt is not None and look != _SOURCE:
             given = (step, op, pages, source, cause, reason, position, message, status)
@@ -488,7 +488,7 @@ class RequestLifecycle:
                 cell = cell["client" if source is None else source]
             except (KeyError, TypeError):
                 choices = ", ".join(AbortSource)
-                msg = f"an abort comes from one of {choices}, not {source!r}"
+                msg = f"request {self.rid!r}: an abort comes from one of {choices}, not {source!r}"
                 raise self._error(BadDetail, msg, event) from None
             if cell.kind is _LATE:
                 return self._absorb(event, source)
@@ -538,7 +538,7 @@ class RequestLifecycle:
             try:
                 later, sooner = cell[reason]
             except (KeyError, TypeError):
-                msg = f"a request completes by 'stop' or 'length', not {reason!r}"
+                msg = f"request {self.rid!r} completes by 'stop' or 'length', not {reason!r}"
                 raise self._error(BadDetail, msg, event) from None
             finish = FinishReason(reason)
             recorded = self._node.reason
@@ -718,7 +718,8 @@ class RequestLifecycle:
         return self._error(IllegalEvent, msg, event, why)
 
     def _no_such_cause(self, cause: str) -> EventError:
-        msg = f"a grammar fails by one of {', '.join(GrammarCause)}, not {cause!r}"
+        causes = ", ".join(GrammarCause)
+        msg = f"request {self.rid!r}: a grammar fails by one of {causes}, not {cause!r}"
         return self._error(BadDetail, msg, Event.GRAMMAR_FAILED)
 
     def _error(self, kind: type[_E], message: str, event: str, why: str = "") -> _E:

@@ -449,6 +449,9 @@ class RequestTable:
     ) -> tuple[Effect, ...]:
         if event == Event.ABORT:
             self._remember(rid, incarnation, now, details)
+        elif event not in Event._value2member_map_:
+            msg = f"{event!r} is no event for request {rid!r}; events are {', '.join(Event)}"
+            raise BadDetail(msg, rid=rid, event=event)
         if self.automaton.strict:
             life = "" if incarnation is None else f" (life {incarnation})"
             msg = f"{event} for request {rid!r}{life}, which is not in the table"

@@ -103,6 +103,13 @@ def test_what_is_wrong_with_an_early_abort_is_told_to_its_sender():
     assert table.submit("r") == ()
 
 
+def test_a_word_that_is_no_event_is_no_event_for_the_unknown_either():
+    table = RequestTable()
+    with pytest.raises(BadDetail, match="'explode' is no event for request 'ghost'"):
+        table.fire("ghost", "explode")
+    assert not table.unknown
+
+
 def test_the_inbox_takes_from_many_threads_and_loses_nothing():
     table = RequestTable(keep_done=None)
     count, each = 8, 200
