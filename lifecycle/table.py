@@ -395,6 +395,29 @@ class RequestTable:
             raise LifecycleError(msg)
         self._drop(request)
 
+    # Saving it.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that the table knows, as plain JSON; see :mod:`lifecycle.snapshot`.
+
+        Raises:
+            SnapshotError: something waits in the inbox.
+        """
+        from .snapshot import snapshot
+
+        return snapshot(self)
+
+    @staticmethod
+    def restore(saved: Mapping[str, Any], table: Table = PREFILL) -> RequestTable:
+        """The table of requests that :meth:`snapshot` saved; `table` is the declared table it followed.
+
+        Raises:
+            SnapshotError: it is refused, and nothing is restored.
+        """
+        from .snapshot import restore
+
+        return restore(saved, table)
+
     # How it keeps order.
 
     def _duplicate(self, former: RequestLifecycle) -> DuplicateRequest:

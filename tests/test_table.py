@@ -331,6 +331,14 @@ def test_a_snapshot_that_contradicts_itself_is_refused():
         restore({**rich_snapshot(), "table": "other"})
 
 
+def test_a_table_saves_and_restores_itself():
+    table = RequestTable()
+    start(table)
+    saved = table.snapshot()
+    assert saved == snapshot(table)
+    assert RequestTable.restore(saved).snapshot() == saved
+
+
 def test_nothing_in_the_inbox_is_lost_by_a_snapshot():
     table = RequestTable()
     table.inbox.abort("r")
