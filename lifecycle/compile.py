@@ -288,7 +288,9 @@ class Automaton:
             else:
                 mine = [self._cell(node, letter, rows) for letter in letters]
             look, first, second = _lookup(node, event, mine)
-            node.on[event] = (int(look), first, second)  # plain integers compare faster
+            # Plain words are found faster than enum members by the words that callers pass, and plain integers
+            # compare faster.
+            node.on[event.value] = (int(look), first, second)
             cells += mine
         node.cells = tuple(cells)
         if node.terminal:

@@ -269,11 +269,11 @@ class RequestLifecycle:
             text += f", attempt {old.attempt} drains: {', '.join(old.claims)}"
         return text + ">"
 
-    # What happens to it, by name.
+    # What happens to it, by name. They pass the words: looking a member up in an enum costs more than the call.
 
     def grammar_ready(self) -> tuple[Effect, ...]:
         """The grammar compiled."""
-        return self.fire(Event.GRAMMAR_READY)
+        return self.fire("grammar_ready")
 
     def reject_grammar(
         self,
@@ -283,27 +283,27 @@ class RequestLifecycle:
         status: int | None = None,
     ) -> tuple[Effect, ...]:
         """The grammar failed: ``compile``, ``timeout``, ``rejected`` (a token was refused) or ``dead_end``."""
-        return self.fire(Event.GRAMMAR_FAILED, cause=cause, message=message, status=status)
+        return self.fire("grammar_failed", cause=cause, message=message, status=status)
 
     def admit(self, pages: object = None) -> tuple[Effect, ...]:
         """Pages were allocated. The request only notes a count in its journal; the driver keeps them."""
-        return self.fire(Event.ADMIT, pages=pages)
+        return self.fire("admit", pages=pages)
 
     def launch_forward(self, step: int | None = None) -> tuple[Effect, ...]:
         """A forward pass with this request was launched; `step` is its number, by default the next."""
-        return self.fire(Event.FORWARD_LAUNCHED, step=step)
+        return self.fire("forward_launched", step)
 
     def finish_forward(self, step: int | None = None) -> tuple[Effect, ...]:
         """The host saw the result of a pass; by default of the oldest that is outstanding."""
-        return self.fire(Event.FORWARD_FINISHED, step=step)
+        return self.fire("forward_finished", step)
 
     def post_transfer(self, op: str = DEFAULT_OP) -> tuple[Effect, ...]:
         """An op that reads or writes the pages was posted: a chunk, a store, a rank's share."""
-        return self.fire(Event.TRANSFER_POSTED, op=op)
+        return self.fire("transfer_posted", op=op)
 
     def finish_prefill(self) -> tuple[Effect, ...]:
         """The prompt is computed and its last chunk handed over; takes op ``kv`` unless an op is open."""
-        return self.fire(Event.PREFILL_FINISHED)
+        return self.fire("prefill_finished")
 
     def poll(
         self,
@@ -322,26 +322,26 @@ class RequestLifecycle:
             message: for the client, if this failure is what it is told.
         """
         if verdict == "pending":
-            return self.fire(Event.TRANSFER_PENDING)
+            return self.fire("transfer_pending")
         if verdict == "succeeded":
-            return self.fire(Event.TRANSFER_SUCCEEDED, op=op)
+            return self.fire("transfer_succeeded", op=op)
         if verdict != "failed":
             msg = f"a poll says 'pending', 'succeeded' or 'failed', not {verdict!r}"
             raise self._error(BadDetail, msg, "poll")
-        effects = self.fire(Event.TRANSFER_FAILED, op=op, message=message)
+        effects = self.fire("transfer_failed", op=op, message=message)
         if failed_implies_drained:
-            effects += self.fire(Event.TRANSFER_DRAINED, op=op)
+            effects += self.fire("transfer_drained", op=op)
         return effects
 
     def transfer_drained(self, op: str | None = None) -> tuple[Effect, ...]:
         """Proof that `op` will never touch the pages again; by default every op that is outstanding."""
-        return self.fire(Event.TRANSFER_DRAINED, op=op)
+        return self.fire("transfer_drained", op=op)
 
     def complete(
         self, reason: str = FinishReason.STOP, position: int | None = None
     ) -> tuple[Effect, ...]:
         """The answer ended by ``stop`` or ``length``, at token `position`."""
-        return self.fire(Event.COMPLETE, reason=reason, position=position)
+        return self.fire("complete", reason=reason, position=position)
 
     def abort(
         self,
@@ -351,23 +351,23 @@ class RequestLifecycle:
         status: int | None = None,
     ) -> tuple[Effect, ...]:
         """Abort it, in any state: ``client``, ``server``, ``timeout`` or ``shutdown``."""
-        return self.fire(Event.ABORT, source=source, message=message, status=status)
+        return self.fire("abort", source=source, message=message, status=status)
 
     def lose_peer(self, *, message: str | None = None) -> tuple[Effect, ...]:
         """The worker at the other end is gone. That proves nothing about its reads and writes."""
-        return self.fire(Event.PEER_LOST, message=message)
+        return self.fire("peer_lost", message=message)
 
     def fail(self, *, message: str | None = None, status: int | None = None) -> tuple[Effect, ...]:
         """The engine failed on this request, and on this one alone."""
-        return self.fire(Event.ERROR, message=message, status=status)
+        return self.fire("error", message=message, status=status)
 
     def preempt(self) -> tuple[Effect, ...]:
         """Take the pages back and queue it again, as a new attempt."""
-        return self.fire(Event.PREEMPT)
+        return self.fire("preempt")
 
     def drain_timed_out(self) -> tuple[Effect, ...]:
         """The drain deadline passed: the policy ``on_undrained`` decides about everything that still drains."""
-        return self.fire(Event.DRAIN_TIMEOUT)
+        return self.fire("drain_timeout")
 
     # The one way in.
 

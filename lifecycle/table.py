@@ -238,10 +238,15 @@ class RequestTable:
             DuplicateRequest: a request of that rid lives. Nothing changes.
             LifecycleError: the table has deadlines and `now` is not given. Nothing changes.
         """
-        return self.open(rid, now=now).effects
+        request = self._open(rid, now)
+        return self._apply_early(request, now) if self._early else ()
 
     def open(self, rid: str, *, now: float | None = None) -> Todo:
         """As :meth:`submit`, and returns the new request as well."""
+        request = self._open(rid, now)
+        return Todo(request, self._apply_early(request, now) if self._early else ())
+
+    def _open(self, rid: str, now: float | None) -> RequestLifecycle:
         if self._watch and now is None:
             raise _no_time(Event.SUBMIT, rid)
         former = self._newest.get(rid)
@@ -256,7 +261,7 @@ class RequestTable:
         self._newest[rid] = request
         if self._watch:
             self._enter(request, now)
-        return Todo(request, self._apply_early(request, now) if self._early else ())
+        return request
 
     def fire(
         self,
