@@ -23,15 +23,15 @@ FAULTS = {
     "error": "internal_error",
 }
 NOTHING: tuple[str, ...] = ()
+CANCEL = ("cancel_transfer",)
+ENDED = ("release_kv", "report")
 JOURNAL = 16
 
 
-def _rank(reason: str | None) -> int:
-    if reason is None:
-        return 0
-    if reason == "stop" or reason == "length":
-        return 1
-    return 3 if reason in DECIDED else 2
+# The tier of each reason; 0 is that of none.
+RANK: dict[str | None, int] = {None: 0, "stop": 1, "length": 1}
+RANK.update(dict.fromkeys(FAULTS.values(), 2))
+RANK.update(dict.fromkeys(DECIDED, 3))
 
 
 class HandWritten:
@@ -120,7 +120,7 @@ class HandWritten:
             if event == "transfer_drained" and (
                 state == "transferring" or (state == "prefilling" and self.reason is None)
             ):
-                effects = self._decide("transfer_failed", cancel=True)
+                effects = self._decide("transfer_failed", True)
             else:
                 if state == "transferring" and not self.ops and self.reason is None:
                     self.reason = "length"
@@ -156,16 +156,16 @@ class HandWritten:
         else:
             delivered = state == "transferring" and not self.ops
             if event == "abort":
-                effects = self._decide(DECISIONS[source], cancel=not delivered)
+                effects = self._decide(DECISIONS[source], not delivered)
                 detail = source
             elif event == "grammar_failed":
-                effects = self._decide("grammar_error", cancel=not delivered)
+                effects = self._decide("grammar_error", not delivered)
             else:
                 if event == "transfer_failed":
                     if (op is not None and op not in self.ops) or (op is None and delivered):
                         self.late += 1
                         return NOTHING
-                effects = self._decide(FAULTS[event], cancel=not delivered)
+                effects = self._decide(FAULTS[event], not delivered)
                 detail = op
         journal = self.journal
         if journal is not None:
@@ -174,24 +174,24 @@ class HandWritten:
                 del journal[:-JOURNAL]
         return effects
 
-    def _decide(self, reason: str, *, cancel: bool) -> tuple[str, ...]:
+    def _decide(self, reason: str, cancel: bool) -> tuple[str, ...]:
         state, held = self.state, self.state != "queued"
-        if _rank(reason) > _rank(self.reason):
+        if RANK[reason] > RANK[self.reason]:
             self.reason, self.position = reason, None
         if state == "aborted" or state == "grammar_failed":
             self.state = "grammar_failed" if self.reason == "grammar_error" else "aborted"
             return NOTHING
-        first = ("cancel_transfer",) if cancel else NOTHING
+        first = CANCEL if cancel else NOTHING
         if self.steps or self.ops:
             self.state = "grammar_failed" if self.reason == "grammar_error" else "aborted"
             return first
         self.state = "done"
-        return (*first, "release_kv", "report") if held else (*first, "report")
+        return first + ENDED if held else (*first, "report")
 
     def _complete(self, reason: str | None, position: int | None) -> None:
         if self.reason is None:
             self.reason, self.position = reason, position
-        elif _rank(self.reason) == 1:
+        elif RANK[self.reason] == 1:
             ours = (self.position is None, self.position or 0, self.reason != "stop")
             theirs = (position is None, position or 0, reason != "stop")
             if theirs < ours:
@@ -201,4 +201,4 @@ class HandWritten:
         if self.reason is None or self.steps or self.ops or self.state == "done":
             return NOTHING
         self.state = "done"
-        return ("release_kv", "report")
+        return ENDED

@@ -15,6 +15,22 @@ import attrs
 
 
 @attrs.frozen
+class Rival:
+    """What is timed: `prepare` is called before each turn, untimed, and what it returns is timed.
+
+    `per` is how many operations that does.
+    """
+
+    prepare: Callable[[], Callable[[], object]]
+    per: int
+
+
+def plain(run: Callable[[], object], per: int) -> Rival:
+    """A rival that needs no preparation."""
+    return Rival(lambda: run, per)
+
+
+@attrs.frozen
 class Timing:
     """One rival in a comparison: nanoseconds an operation, and how they compare with the reference.
 
@@ -29,30 +45,33 @@ class Timing:
 
 
 def compare(
-    rivals: Mapping[str, Callable[[], object]], *, per: int, rounds: int = 15
+    rivals: Mapping[str, Rival], *, rounds: int = 15, collect: bool = False
 ) -> list[Timing]:
-    """Time each rival once a turn, in turns, with the garbage collector off.
+    """Time each rival once a turn, in turns; each turn begins with another one, so that none is always first.
 
     Args:
         rivals: by name; the first one is the reference.
-        per: how many operations one call does.
         rounds: how many turns.
+        collect: whether the garbage collector runs, as it does in a scheduler that does not switch it off.
     """
     times: dict[str, list[float]] = {name: [] for name in rivals}
-    for name, run in rivals.items():
-        run()
-        times[name].clear()
+    for rival in rivals.values():
+        rival.prepare()()
+    names = list(rivals)
     gc.collect()
-    gc.disable()
+    if not collect:
+        gc.disable()
     try:
-        for _ in range(rounds):
-            for name, run in rivals.items():
+        for turn in range(rounds):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                run = rivals[name].prepare()
                 start = time.perf_counter_ns()
                 run()
-                times[name].append((time.perf_counter_ns() - start) / per)
+                times[name].append((time.perf_counter_ns() - start) / rivals[name].per)
     finally:
         gc.enable()
-    reference = times[next(iter(rivals))]
+    reference = times[names[0]]
     timings = []
     for name, taken in times.items():
         low, _, high = statistics.quantiles(taken, n=4)

@@ -41,6 +41,8 @@ def main() -> None:
     (options.out / "core.json").write_text(as_json(done), encoding="utf-8")
     console.print(f"written to {os.path.relpath(options.out)}/core.md and core.json")
     pool = [sys.executable, str(HERE / "bench_pool.py")]
+    if options.quick:
+        pool += ["--rounds", "3"]
     sys.exit(subprocess.run(pool, check=False).returncode)
 
 
