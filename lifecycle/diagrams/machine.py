@@ -8,7 +8,7 @@
 
 It shares the table, the policy and the precedence with the rest of the library, and nothing of the automaton: each
 row becomes ``transitions``' own conditional transitions, and claims are sets that callbacks fill and empty. A test
-drives both through every configuration and every letter. It is some hundred times slower than
+drives both through every configuration and every letter. It is some sixty times slower than
 :class:`lifecycle.RequestLifecycle`, follows one request, and forgets an attempt that is preempted; for a scheduler
 that embeds ``transitions`` already it is a drop-in, and it can be drawn by ``GraphMachine``.
 """
