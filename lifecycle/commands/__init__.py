@@ -1,0 +1,1 @@
+"""The commands of ``lifecycle``, a module each; :mod:`lifecycle.cli` lists them."""
