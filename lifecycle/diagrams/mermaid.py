@@ -1,63 +1,111 @@
-"""A table's states as a Mermaid diagram, small enough for a README.
+"""A picture as Mermaid text, which code hosts and notebooks draw.
 
-Drawn from the rows, so it cannot say anything else than the table. What is drawn of a row that decides
-(``DRAIN``) is the way through the draining state; with nothing outstanding the same event leads straight to the
-end, which the diagram leaves to one sentence of text beside it.
+It is a flowchart rather than a ``stateDiagram``: only a flowchart can colour its arrows, and its texts stand in
+quotes, so that a state may be called ``end`` or hold any character. Ids are ``n0``, ``n1``, ...; names are only
+ever texts. A test lets mermaid.js itself draw every view and reads the names back.
 """
 
 from __future__ import annotations
 
+import string
+
 from ..prefill import PREFILL
-from ..spec import DRAIN, FINISH, ILLEGAL, LATE, STAY, Offers, Row, Table
-from ..vocabulary import Event, FinishReason
+from ..spec import Table
+from .dot import wrapped
+from .picture import DARK, LIGHT, Edge, Ink, Look, Node, Picture, View
+from .views import picture
 
-LAST_CLAIM = "last claim dropped"
-_WORDS = [LAST_CLAIM, *(str(event) for event in Event)]
+# What Mermaid would read as its own (quotes, entities, HTML, Markdown) goes in as a number.
+_OWN = set("\"#&;<>`*~|\\[]{}()$@%:=-+'")
+_SIMPLE = set(string.ascii_letters + string.digits + " .,:_")
 
 
-def mermaid(table: Table = PREFILL) -> str:
-    """The states of `table` as Mermaid text (``stateDiagram-v2``); stable from run to run."""
-    edges: dict[tuple[str, str], list[str]] = {}
-    for row in table.rows:
-        for start, label, end in _edges(table, row):
-            labels = edges.setdefault((start, end), [])
-            if label not in labels:
-                labels.append(label)
-    place = {str(state.name): number for number, state in enumerate(table.states)}
-    lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {table.initial.name}: submit"]
-    for (start, end), labels in sorted(edges.items(), key=lambda edge: _order(place, edge[0])):
-        lines.append(f"    {start} --> {end}: {', '.join(sorted(labels, key=_WORDS.index))}")
-    lines.append(f"    {table.terminal.name} --> [*]")
+def mermaid(
+    source: Picture | Table = PREFILL, view: str = View.STATES, *, dark: bool = False
+) -> str:
+    """Mermaid text of a picture, or of a table under `view`; stable from run to run.
+
+    Raises:
+        PictureError: there is no such view, or a name cannot be drawn.
+    """
+    drawn = source if isinstance(source, Picture) else picture(source, view)
+    inks = DARK if dark else LIGHT
+    ids = drawn.ids()
+    frames = {group.key: f"g{number}" for number, group in enumerate(drawn.groups)}
+    lines = ["flowchart LR"]
+    if _SIMPLE.issuperset(drawn.title):  # nothing can be escaped there
+        lines.append(f"    accTitle: {drawn.title}")
+    if drawn.start is not None:
+        lines.append('    start@{ shape: f-circ, label: "the beginning" }')
+    lines += [f"    {_node(node, ids)}" for node in drawn.nodes if node.group is None]
+    for group in drawn.groups:
+        lines.append(f'    subgraph {frames[group.key]}["{shown(group.title)}"]')
+        lines += [f"        {_node(node, ids)}" for node in drawn.nodes if node.group == group.key]
+        lines.append("    end")
+    numbers: dict[tuple[Look, bool], list[int]] = {}
+    count = 0
+    if drawn.start is not None:
+        lines.append(f"    start -->|submit| {ids[drawn.start]}")
+        count = 1
+    for number, edge in enumerate(drawn.edges, count):
+        arrow = "-.->" if edge.look is Look.LATE or edge.wrong else "-->"
+        text = _label(edge)
+        said = f'|"{text}"|' if text else ""
+        start, end = ({**ids, **frames}[key] for key in (edge.start, edge.end))
+        lines.append(f"    {start} {arrow}{said} {end}")
+        thick = bool(edge.marks) or any(effect.endswith("_kv") for effect in edge.effects)
+        numbers.setdefault((Look.WRONG if edge.wrong else edge.look, thick), []).append(number)
+    lines += _styles(drawn, ids, inks)
+    for look, thick in sorted(numbers, key=lambda key: (list(Look).index(key[0]), key[1])):
+        ink, of = inks[look], ",".join(map(str, numbers[look, thick]))
+        width = ",stroke-width:3px" if thick else ""  # a second linkStyle would replace the first
+        lines.append(f"    linkStyle {of} stroke:{ink.line},color:{ink.line}{width}")
     return "\n".join(lines) + "\n"
 
 
-def _order(place: dict[str, int], edge: tuple[str, str]) -> tuple[int, int]:
-    return place[edge[0]], place[edge[1]]
+def shown(text: str) -> str:
+    """`text` inside a quoted Mermaid string."""
+    return "".join(f"#{ord(char)};" if char in _OWN else char for char in text)
 
 
-def _edges(table: Table, row: Row) -> list[tuple[str, str, str]]:
-    """What is drawn of one row: from, label, to."""
-    if row.to in (STAY, LATE, ILLEGAL):
-        return []
-    drawn = []
-    for name in row.states:
-        draining = table.state(name).draining
-        for event in row.events:
-            label = LAST_CLAIM if draining and row.to is FINISH else str(event)
-            if row.to is DRAIN:
-                drawn.append((str(name), label, _decided(table, name, event)))
-            elif row.to is FINISH:
-                if draining or row.offers is not Offers.NOTHING:
-                    drawn.append((str(name), label, str(table.terminal.name)))
-            else:
-                drawn.append((str(name), label, str(row.to)))
-    return drawn
+def ident(look: Look) -> str:
+    """The name of a look as a style class; ``end`` alone would be a keyword."""
+    return str(look).replace("-", "_")
 
 
-def _decided(table: Table, state: str, event: str) -> str:
-    """Where a row that decides leads while something is outstanding; the end, if nothing can be."""
-    if not table.state(state).pages.is_held:
-        return str(table.terminal.name)
-    grammar = event == Event.GRAMMAR_FAILED
-    reason = FinishReason.GRAMMAR_ERROR if grammar else FinishReason.INTERNAL_ERROR
-    return str(table.draining_state(reason).name)
+def _node(node: Node, ids: dict[str, str]) -> str:
+    text = "<br>".join(
+        [f"<b>{shown(node.title)}</b>", *(f"<small>{shown(note)}</small>" for note in node.notes)]
+    )
+    # Mermaid's double circle grows with its text; a final state is a box with a double frame instead.
+    return f'{ids[node.key]}[["{text}"]]' if node.terminal else f'{ids[node.key]}("{text}")'
+
+
+def _label(edge: Edge) -> str:
+    lines = [shown(line) for line in wrapped(edge.labels, 20)]
+    lines += [f"<b>{shown(effect)}</b>" for effect in edge.effects]
+    lines += [f"<i>{shown(mark)}</i>" for mark in edge.marks]
+    lines += [f"<b>{shown(what)}</b>" for what in edge.wrong]
+    return "<br>".join(lines)
+
+
+def _styles(drawn: Picture, ids: dict[str, str], inks: dict[Look, Ink]) -> list[str]:
+    lines = [
+        f"    style g{number} fill:transparent,stroke:{inks[group.look].line},color:{inks[group.look].line}"
+        for number, group in enumerate(drawn.groups)
+    ]
+    for look in Look:
+        those = [ids[node.key] for node in drawn.nodes if node.look is look]
+        if those:
+            ink = inks[look]
+            style = f"fill:{ink.fill},stroke:{ink.line},color:{ink.text},stroke-width:1.5px"
+            lines.append(f"    classDef look_{ident(look)} {style}")
+            lines.append(f"    class {','.join(those)} look_{ident(look)}")
+    marked = [ids[node.key] for node in drawn.nodes if node.marked]
+    if marked:
+        lines.append("    classDef look_marked stroke-width:4px")
+        lines.append(f"    class {','.join(marked)} look_marked")
+    if drawn.start is not None:
+        ink = inks[Look.END]
+        lines.append(f"    style start fill:{ink.line},stroke:{ink.line}")
+    return lines
