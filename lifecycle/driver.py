@@ -201,7 +201,9 @@ class Driver:
                 if frees and not self.pool.holds(fault.hold):
                     self._forget(fault.hold)  # the port raised after it had done it
                 else:
-                    self._carry_out(fault)
+                    # The cache has had its turn. Since then the request may have been cut short (after a
+                    # preempt, say), and its pages are nothing to keep any more.
+                    self._carry_out(attrs.evolve(fault, published=True))
             except Exception as error:  # noqa: BLE001  # as in perform
                 self._faults.append(attrs.evolve(fault, error=error))
         return self.faults

@@ -129,6 +129,18 @@ def test_only_what_ended_well_is_published():
     assert verbs(ports) == ["cancel", "publish", "release", "report"]
 
 
+def test_a_release_that_is_tried_again_publishes_nothing():
+    """The pages of a preempted attempt could be kept; by the time of the retry the request is aborted."""
+    driver, ports = driven()
+    admit(driver, ports)
+    ports.plan["release"] = "before"
+    driver.fire("r", "preempt")
+    driver.abort("r")
+    assert verbs(ports) == ["publish", "cancel", "report"]
+    assert driver.retry() == ()
+    assert verbs(ports) == ["publish", "cancel", "report", "release"]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", ["cancel", "release", "report", "publish"])
 def test_a_port_that_raises_costs_nothing_else(verb, when):

@@ -257,6 +257,7 @@ class Oracle:
         self.illegal: list[dict[str, object]] = []
         self.unknown = 0
         self._early_aborts: dict[tuple[str, int], Reason] = {}
+        self._early_heard: dict[tuple[str, int], list[str]] = {}  # also those that did not win
         self._line = 0
         self._rows: dict[str, Callable[[Life, Event], None]] = {
             "transfer_pending": self._nothing,
@@ -336,6 +337,7 @@ class Oracle:
                 return self._verdict("illegal", live, len(live.effects), f"{rid} lives")
         life = Life(rid, len(lives) + 1)
         lives.append(life)
+        life.heard += self._early_heard.pop((rid, life.number), [])
         # R8: an abort that came first is applied now.
         if (early := self._early_aborts.pop((rid, life.number), None)) is not None:
             self._decide(life, early)
@@ -348,6 +350,7 @@ class Oracle:
         if event["event"] == "abort":
             reason = self._reason(event)
             assert reason is not None
+            self._early_heard.setdefault((rid, number), []).append(reason.name)
             if self._wins(reason, self._early_aborts.get((rid, number))):
                 self._early_aborts[rid, number] = reason
         if self.policy["late"] == "strict":  # R16
