@@ -19,6 +19,7 @@ from pathlib import Path
 
 import attrs
 from bench_core import Section, sections
+from bench_harness import sections as harness_sections
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +35,9 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     done = []
     for section in sections(quick=options.quick):
+        done.append(section)
+        show(console, section)
+    for section in harness_sections(quick=options.quick):
         done.append(section)
         show(console, section)
     options.out.mkdir(parents=True, exist_ok=True)

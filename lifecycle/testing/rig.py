@@ -2,9 +2,9 @@
 
 The stack is a :class:`~lifecycle.RequestTable`, a :class:`~lifecycle.Driver`, a pool, a transfer engine and an
 inbox that threads fill. The bench stands at all its borders. It fires the events (first at the model of the
-contract, :mod:`lifecycle.testing.oracle`, then at the stack), and it *is* the driver's ports: what the driver does is told
-to the model and to a :class:`~lifecycle.testing.ledger.Ledger` of pages before it reaches the pool. After each
-event, :meth:`Rig.judge` compares request, effects and counts, and names a difference after the invariant of
+contract, :mod:`lifecycle.testing.oracle`, then at the stack), and it *is* the driver's ports: what the driver does
+is told to the model and to a :class:`~lifecycle.testing.ledger.Ledger` of pages before it reaches the pool. After
+each event, :meth:`Rig.judge` compares request, effects and counts, and names a difference after the invariant of
 contract section 8 that it breaks.
 
 What can be done to a stack is in :mod:`lifecycle.testing.moves`; Hypothesis does it in

@@ -76,6 +76,7 @@ class StackMachine(RuleBasedStateMachine):
     """The machine; rules are made from :data:`lifecycle.testing.moves.MOVES`. Set ``parts`` to test your own."""
 
     parts = Parts()
+    make_moves = Moves
     moves: Moves | None = None
     ends = ENDS_A_RUN
 
@@ -84,7 +85,7 @@ class StackMachine(RuleBasedStateMachine):
     )
     def start(self, policy: Policy, deadlines: Mapping[str, float]) -> None:
         """The policies under which it runs."""
-        self.moves = Moves(type(self).parts, policy, deadlines)
+        self.moves = self.make_moves(type(self).parts, policy, deadlines)
 
     def can(self, move: str) -> bool:
         """The condition of a rule."""
@@ -134,7 +135,11 @@ for _move in MOVES:
 
 
 def check_stack(
-    parts: Parts | None = None, *, seed: int | None = None, config: settings = DEFAULT_SETTINGS
+    parts: Parts | None = None,
+    *,
+    seed: int | None = None,
+    config: settings = DEFAULT_SETTINGS,
+    machine: type[StackMachine] = StackMachine,
 ) -> None:
     """Test a stack; returns if nothing was found.
 
@@ -142,11 +147,12 @@ def check_stack(
         parts: what it is built from; the library's own by default.
         seed: for a run that can be repeated.
         config: how many examples and steps.
+        machine: the machine, or your own subclass of it.
 
     Raises:
         StackBroken: an invariant broke.
     """
-    machine = type("Stack", (StackMachine,), {"parts": Parts() if parts is None else parts})
+    machine = type("Stack", (machine,), {} if parts is None else {"parts": parts})
     run_state_machine_as_test(
         with_seed(seed)(machine) if seed is not None else machine, settings=config
     )
