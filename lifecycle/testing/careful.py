@@ -47,6 +47,7 @@ class Job:
     delivered: bool = False  # every op of the hand-off has succeeded
     reason: str | None = None
     reported: bool = False
+    life: int = 1  # of the rid
 
 
 class Careful:
@@ -58,7 +59,8 @@ class Careful:
 
     def submit(self, rid: str, chunks: int) -> None:
         """A new request."""
-        self.jobs[rid] = Job(rid, chunks)
+        former = self.jobs.get(rid)
+        self.jobs[rid] = Job(rid, chunks, life=1 if former is None else former.life + 1)
 
     def abort(self, rid: str, source: str) -> None:
         """Abort exactly this rid."""
@@ -69,7 +71,7 @@ class Careful:
         """One turn of the loop."""
         for notice in self.world.notices():
             job = self.jobs.get(notice.rid)
-            if job is None:
+            if job is None or not self.is_about(job, notice):
                 self.stranger(notice)
             else:
                 self.hear(job, notice)
@@ -118,6 +120,10 @@ class Careful:
             self.transfer_failed(job, notice)
         else:
             self.op_ended(job, notice)
+
+    def is_about(self, job: Job, notice: Notice) -> bool:
+        """Whether it is about this life of the rid; what is late for a former one is not."""
+        return job.life == notice.incarnation
 
     def stranger(self, notice: Notice) -> None:
         """A notice about a request that is not known: absorbed."""
@@ -283,3 +289,26 @@ class Careful:
     def can_preempt(self, job: Job) -> bool:
         """Only a request that is computing can be preempted."""
         return job.where == "running"
+
+
+class CarefulAtDecision(Careful):
+    """The same, but clients are told as soon as it is decided how their request ends; later reasons are late."""
+
+    def decide(self, job: Job, reason: str) -> None:
+        """Tell at once."""
+        if job.where == "gone":
+            return
+        if not job.reported:
+            self.record(job, reason)
+            self.tell_client(job)
+        super().decide(job, reason)
+
+    def record(self, job: Job, reason: str) -> None:
+        """What was told stands."""
+        if not job.reported:
+            super().record(job, reason)
+
+    def handed_over(self, job: Job) -> None:
+        """The hand-off decides."""
+        super().handed_over(job)
+        self.tell_client(job)

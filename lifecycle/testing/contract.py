@@ -59,12 +59,15 @@ class Capabilities:
         preemption: it has ``preempt``.
         drain_deadline: it has ``drain_timeout``.
         at_decision: it tells clients at the decision, not when the pages are back.
+        rid_reuse: a rid may be submitted again once its request is over; notices say which life they are about
+            (``notice.incarnation``), and some come late.
     """
 
     chunked_prefill: bool = True
     preemption: bool = False
     drain_deadline: bool = False
     at_decision: bool = False
+    rid_reuse: bool = False
 
     @property
     def policy(self) -> Policy:
@@ -125,7 +128,10 @@ class Player:
     # One method an action.
 
     def _submit(self, rid: str, chunks: int) -> None:
-        self.submitted.append(rid)
+        if rid not in self.submitted:
+            self.submitted.append(rid)
+        elif rid not in self.reusable():
+            return
         self.world.submitted(rid)
         self._call("submit", rid, rid, chunks)
 
@@ -206,6 +212,10 @@ class Player:
         """The requests that have not ended."""
         return [rid for rid in self.submitted if not self.request(rid).done]
 
+    def reusable(self) -> list[str]:
+        """The rids whose request is over."""
+        return [rid for rid in self.submitted if self.world.referee.over(rid)]
+
     def draining(self) -> list[str]:
         """The requests of which something drains."""
         return [
@@ -260,6 +270,13 @@ class WorldMachine(RuleBasedStateMachine):
         self.do("submit", rid, data.draw(st.integers(1, self.chunks)), turn=not ready)
         if ready:
             self.do("grammar", rid, None)
+
+    @precondition(lambda self: self.capabilities.rid_reuse and self.player.reusable())
+    @rule(data=st.data(), turn=st.booleans())
+    def submit_again(self, data: st.DataObject, turn: bool) -> None:
+        """A rid is used again, while something may still be told of its former life."""
+        rid = data.draw(st.sampled_from(self.player.reusable()))
+        self.do("submit", rid, data.draw(st.integers(1, self.chunks)), turn=turn)
 
     # Most of the time things go well; without these two rules few requests would get far.
 
@@ -339,11 +356,11 @@ class WorldMachine(RuleBasedStateMachine):
         self.do("again", notice.event, notice.rid, notice.op)
 
     @precondition(lambda self: self.rare["trouble"] and self.player.live())
-    @rule(event=st.sampled_from([Event.PEER_LOST, Event.ERROR]), data=st.data())
-    def trouble(self, event: Event, data: st.DataObject) -> None:
+    @rule(event=st.sampled_from([Event.PEER_LOST, Event.ERROR]), data=st.data(), turn=st.booleans())
+    def trouble(self, event: Event, data: st.DataObject, turn: bool) -> None:
         """The other leg is lost, or the engine fails on a request."""
         self._rarely("trouble")
-        self.do("trouble", data.draw(st.sampled_from(self.player.live())), event)
+        self.do("trouble", data.draw(st.sampled_from(self.player.live())), event, turn=turn)
 
     @precondition(lambda self: self._can_preempt())
     @rule(data=st.data())

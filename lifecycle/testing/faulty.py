@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..vocabulary import ABORT_REASONS, AbortSource, Event, Invariant
-from .careful import Attempt, Careful, Job
+from .careful import Attempt, Careful, CarefulAtDecision, Job
 from .notice import Notice
 
 V = Invariant
@@ -366,6 +366,34 @@ class AbortOfTheUnknownRaises(Faulty):
         return [self.jobs[rid]]
 
 
+class FormerLifeEndsTheNew(Faulty):
+    """What was meant for the former request of a rid ends the new one."""
+
+    breaks, seen_in = (
+        V.ATTEMPT_SCOPED,
+        "vllm-project/vllm: a stale finished_recving of a rid in use again",
+    )
+    needs = ("rid_reuse",)
+
+    def is_about(self, job: Job, notice: Notice) -> bool:
+        """Verdicts go by the rid alone."""
+        return super().is_about(job, notice) or (notice.op is None and notice.step is None)
+
+
+class TellsTheBetterReasonToo(CarefulAtDecision, Faulty):
+    """The client was told at the decision, and is told again when a better reason comes."""
+
+    breaks, seen_in = V.REPORT_ONCE, "vllm-project/vllm#53053, told at the decision"
+    needs = ("at_decision",)
+
+    def record(self, job: Job, reason: str) -> None:
+        """It deserves to know."""
+        if self.rank(reason) > self.rank(job.reason):
+            job.reason = reason
+            if job.reported:
+                self.world.report(job.rid, reason)
+
+
 GALLERY: tuple[type[Faulty], ...] = (
     SeedBefore,
     SeedAfter,
@@ -395,5 +423,7 @@ GALLERY: tuple[type[Faulty], ...] = (
     LeaksOnAbort,
     OneFaultEndsAll,
     AbortOfTheUnknownRaises,
+    FormerLifeEndsTheNew,
+    TellsTheBetterReasonToo,
 )
 """Every faulty scheduler, in the order of the text above."""

@@ -19,6 +19,7 @@ class Notice:
         step: the pass, for ``forward_finished``.
         op: the op, for transfers.
         cause: for ``grammar_failed``.
+        incarnation: which life of the rid it is about; more than 1 only where ``rid_reuse`` is claimed.
     """
 
     event: Event
@@ -27,3 +28,4 @@ class Notice:
     step: int | None = None
     op: str | None = None
     cause: GrammarCause | None = None
+    incarnation: int = 1

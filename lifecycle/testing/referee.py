@@ -87,7 +87,8 @@ class Referee:
 
     def fire(self, rid: str, event: Event, **details: Any) -> bool:
         """Fire an event at the reference; whether it was legal."""
-        self._hear(rid, event, details)
+        if "incarnation" not in details:
+            self._hear(rid, event, details)
         line = {"event": str(event), "rid": rid, **details}
         self.trace.append({name: value for name, value in line.items() if value is not None})
         late = self.reference.late.total() + self.reference.unknown.total()
@@ -120,14 +121,38 @@ class Referee:
                 self._due[effect.kind, rid, effect.attempt] = effect
 
     def submitted(self, rid: str) -> None:
-        """A request was submitted."""
+        """A request was submitted; of a rid whose former life is over, a new life."""
+        if rid in self.reference:
+            self._begin_anew(rid)
         self.trace.append({"event": "submit", "rid": rid})
         self._note(rid, self.reference.submit(rid))
+
+    def _begin_anew(self, rid: str) -> None:
+        """Close the books of a life that is over: the next one is judged by itself."""
+        for book in (self._outcome, self._reports, self._heard):
+            book.pop(rid, None)
+        for number in [number for owner, number in self._attempts if owner == rid]:
+            del self._attempts[rid, number]
+        self._cancelled = {each for each in self._cancelled if each[0] != rid}
+
+    def over(self, rid: str) -> bool:
+        """Whether this life has ended, and nothing that was due is left to do."""
+        request = self._request(rid)
+        due = any(owner == rid for _, owner, _ in self._due)
+        return request is not None and request.over and rid in self._reports and not due
+
+    def incarnation(self, rid: str) -> int:
+        """Which life of the rid is the newest."""
+        request = self._request(rid)
+        return 1 if request is None else request.incarnation
 
     def told(self, notice: Notice) -> None:
         """The scheduler is told something."""
         details: dict[str, Any] = {}
         newest = self._request(notice.rid)
+        if newest is not None and notice.incarnation != newest.incarnation:
+            self._told_of_a_former_life(notice)
+            return
         if notice.event is Event.FORWARD_FINISHED:
             details["step"] = notice.step
         elif notice.op is not None:
@@ -142,6 +167,17 @@ class Referee:
         if newest is not None and about and notice.attempt != newest.attempt:
             details["attempt"] = notice.attempt
             self._stale.add(notice.rid)
+        self.fire(notice.rid, notice.event, **details)
+
+    def _told_of_a_former_life(self, notice: Notice) -> None:
+        """It is late for that life, and nothing to the new one."""
+        self._stale.add(notice.rid)
+        details: dict[str, Any] = {"incarnation": notice.incarnation}
+        if notice.cause is not None:
+            details["cause"] = str(notice.cause)
+        if notice.step is not None or notice.op is not None:
+            details |= {"step": notice.step, "op": notice.op, "attempt": notice.attempt}
+        details = {name: value for name, value in details.items() if value is not None}
         self.fire(notice.rid, notice.event, **details)
 
     def turn_begins(self) -> None:
@@ -256,6 +292,8 @@ class Referee:
     def _misreport(self, rid: str, said: FinishReason, right: FinishReason | None) -> Invariant:
         """Which invariant a report breaks that is wrong, or comes too early."""
         heard = self._heard.get(rid, [])
+        if rid in self._stale and said not in heard:
+            return Invariant.ATTEMPT_SCOPED  # it was meant for a former life
         if said in ABORTS and said not in heard:
             return Invariant.EXACT_TARGET  # somebody else was aborted
         if said not in heard and said not in (FinishReason.LENGTH, FinishReason.STOP):
@@ -321,6 +359,8 @@ class Referee:
         """Whether `rid` is ended although nothing was heard of it: by an abort or fault of another."""
         if rid in self._heard:
             return None
+        if rid in self._stale:
+            return Invariant.ATTEMPT_SCOPED
         heard = [reason for reasons in self._heard.values() for reason in reasons]
         if not heard:
             return None

@@ -58,6 +58,7 @@ class Op:
     name: str
     verdict: str = "pending"
     touches: bool = True
+    incarnation: int = 1
 
 
 @attrs.define
@@ -67,6 +68,7 @@ class Pass:
     rid: str
     attempt: int
     step: int
+    incarnation: int = 1
 
 
 class World:
@@ -119,13 +121,13 @@ class World:
         step = self._next_step
         self._next_step += 1
         attempt = self.referee.launched(rid, step)
-        self.passes.append(Pass(rid, attempt, step))
+        self.passes.append(Pass(rid, attempt, step, self.referee.incarnation(rid)))
         return step
 
     def send(self, rid: str, op: str, *, last: bool) -> None:
         """Hand a finished chunk to the sender as `op`; `last` if the prompt is complete with it."""
         attempt = self.referee.sent(rid, op, last=last)
-        self.ops.append(Op(rid, attempt, op))
+        self.ops.append(Op(rid, attempt, op, incarnation=self.referee.incarnation(rid)))
 
     def cancel(self, rid: str) -> None:
         """Tell the sender, and through it the other leg, that the hand-off of `rid` is off."""
@@ -166,13 +168,15 @@ class World:
         """The grammar of `rid` is ready (no cause), or failed."""
         self._grammars[rid] = "ready" if cause is None else "failed"
         event = Event.GRAMMAR_READY if cause is None else Event.GRAMMAR_FAILED
-        self._waiting.append(Notice(event, rid, cause=cause))
+        life = self.referee.incarnation(rid)
+        self._waiting.append(Notice(event, rid, cause=cause, incarnation=life))
 
     def finish(self, done: Pass) -> None:
         """A pass ends; the host will see its result."""
         self.passes.remove(done)
+        life = done.incarnation
         self._waiting.append(
-            Notice(Event.FORWARD_FINISHED, done.rid, attempt=done.attempt, step=done.step)
+            Notice(Event.FORWARD_FINISHED, done.rid, done.attempt, done.step, incarnation=life)
         )
 
     def succeed(self, op: Op) -> None:
@@ -193,11 +197,12 @@ class World:
         self._transfer(Event.TRANSFER_DRAINED, op)
 
     def _transfer(self, event: Event, op: Op) -> None:
-        self._waiting.append(Notice(event, op.rid, attempt=op.attempt, op=op.name))
+        life = op.incarnation
+        self._waiting.append(Notice(event, op.rid, op.attempt, op=op.name, incarnation=life))
 
     def trouble(self, rid: str, event: Event) -> None:
         """The peer of `rid` is lost, or the engine failed on it."""
-        self._waiting.append(Notice(event, rid))
+        self._waiting.append(Notice(event, rid, incarnation=self.referee.incarnation(rid)))
 
     def again(self, notice: Notice) -> None:
         """Something is told a second time."""

@@ -6,18 +6,19 @@ import json
 import subprocess
 import sys
 
+import attrs
 import pytest
 from hypothesis import settings
 
 from lifecycle.replay import replay
-from lifecycle.testing.careful import Careful
+from lifecycle.testing.careful import Careful, CarefulAtDecision
 from lifecycle.testing.contract import (
     DEFAULT_SETTINGS,
     ContractBroken,
     SchedulerContract,
     check_scheduler,
 )
-from lifecycle.testing.faulty import GALLERY
+from lifecycle.testing.faulty import GALLERY, FormerLifeEndsTheNew
 
 EVERYTHING = {"preemption": True, "drain_deadline": True}
 
@@ -49,10 +50,30 @@ class TestCareful(SchedulerContract):
     """A scheduler that is right passes."""
 
     capabilities = SchedulerContract.capabilities.__class__(**EVERYTHING)
-    config = settings(DEFAULT_SETTINGS, max_examples=500)
+    config = settings(DEFAULT_SETTINGS, max_examples=300)
 
     def make_scheduler(self, world):
         return Careful(world)
+
+
+class TestCarefulWithUsedRids(TestCareful):
+    """Rids are used again while something of their former life is still to come."""
+
+    capabilities = attrs.evolve(TestCareful.capabilities, rid_reuse=True)
+
+
+class TestCarefulAtDecision(TestCareful):
+    """Clients are told at the decision."""
+
+    capabilities = attrs.evolve(TestCareful.capabilities, at_decision=True, rid_reuse=True)
+
+    def make_scheduler(self, world):
+        return CarefulAtDecision(world)
+
+
+def test_only_the_capability_finds_it():
+    quick = settings(DEFAULT_SETTINGS, max_examples=300)
+    check_scheduler(FormerLifeEndsTheNew, seed=1, config=quick)
 
 
 def test_whoever_forgets_to_say_how_a_scheduler_is_made_is_told():
