@@ -26,6 +26,9 @@ class Attempt:
     steps: list[int] = attrs.field(factory=list)
     ops: list[str] = attrs.field(factory=list)
     told: bool = False  # the other leg was told of a cancel
+    shares: dict[str, dict[int, bool]] = attrs.field(
+        factory=dict
+    )  # op -> rank -> whether delivered
 
     @property
     def busy(self) -> bool:
@@ -154,17 +157,23 @@ class Careful:
         attempt = self.attempt_of(job, notice)
         if attempt is None or notice.op not in attempt.ops:
             return
-        attempt.ops.remove(notice.op)
         current = attempt is job.attempt
-        if (
-            current
-            and notice.event is Event.TRANSFER_DRAINED
-            and job.where in ("running", "in flight")
-        ):
+        shares = attempt.shares.setdefault(notice.op, {})
+        shares.setdefault(notice.rank, notice.event is Event.TRANSFER_SUCCEEDED)
+        if not self.every_rank(shares):
+            if current and not all(shares.values()):
+                self.decide(job, "transfer_failed")
+            return
+        attempt.ops.remove(notice.op)
+        if current and not all(shares.values()) and job.where in ("running", "in flight"):
             self.decide(job, "transfer_failed")
         elif current and job.where == "in flight" and not attempt.ops:
             self.handed_over(job)
         self.settle(job, attempt)
+
+    def every_rank(self, shares: dict[int, bool]) -> bool:
+        """Whether each rank's share of an op has ended."""
+        return len(shares) == self.world.ranks
 
     def handed_over(self, job: Job) -> None:
         """Every op has succeeded."""

@@ -61,6 +61,8 @@ class Capabilities:
         at_decision: it tells clients at the decision, not when the pages are back.
         rid_reuse: a rid may be submitted again once its request is over; notices say which life they are about
             (``notice.incarnation``), and some come late.
+        ranks: two ranks send a share of each op, and each share ends by itself (``notice.rank``): the op fails
+            with the first that fails, and has ended when all have. ``world.ranks`` says how many there are.
     """
 
     chunked_prefill: bool = True
@@ -68,6 +70,7 @@ class Capabilities:
     drain_deadline: bool = False
     at_decision: bool = False
     rid_reuse: bool = False
+    ranks: bool = False
 
     @property
     def policy(self) -> Policy:
@@ -107,7 +110,7 @@ class Player:
     """
 
     def __init__(self, make_scheduler: MakeScheduler, capabilities: Capabilities) -> None:
-        self.world = World(policy=capabilities.policy)
+        self.world = World(policy=capabilities.policy, ranks=2 if capabilities.ranks else 1)
         self.scheduler = make_scheduler(self.world)
         self.submitted: list[str] = []
         self.script: list[Action] = []
@@ -158,15 +161,17 @@ class Player:
             if running.rid == rid:
                 self.world.finish(running)
 
-    def _transfer(self, outcome: str, rid: str, name: str) -> None:
+    def _transfer(self, outcome: str, rid: str, name: str, rank: int = 0) -> None:
         for op in self.world.ops:
-            if (op.rid, op.name) == (rid, name) and (outcome == "drain" or op.verdict == "pending"):
+            if (op.rid, op.name, op.rank) == (rid, name, rank) and (
+                outcome == "drain" or op.verdict == "pending"
+            ):
                 getattr(self.world, outcome)(op)
                 return
 
-    def _again(self, event: Event, rid: str, op: str | None) -> None:
+    def _again(self, event: Event, rid: str, op: str | None, rank: int = 0) -> None:
         for notice in self.world.given:
-            if (notice.event, notice.rid, notice.op) == (event, rid, op):
+            if (notice.event, notice.rid, notice.op, notice.rank) == (event, rid, op, rank):
                 self.world.again(notice)
                 return
 
@@ -296,7 +301,7 @@ class WorldMachine(RuleBasedStateMachine):
         return [
             *(("grammar", rid, None) for rid in self.world.compiling()),
             *(("finish", running.rid) for running in self.player.oldest_passes()),
-            *(("transfer", "succeed", op.rid, op.name) for op in self.player.pending()),
+            *(("transfer", "succeed", op.rid, op.name, op.rank) for op in self.player.pending()),
         ]
 
     @precondition(lambda self: self.world.compiling())
@@ -338,14 +343,14 @@ class WorldMachine(RuleBasedStateMachine):
     def op_has_a_verdict(self, outcome: str, data: st.DataObject, turn: bool) -> None:
         """A transfer op is delivered; or it is said to have failed, and may go on."""
         op = data.draw(st.sampled_from(self.player.pending()))
-        self.do("transfer", outcome, op.rid, op.name, turn=turn)
+        self.do("transfer", outcome, op.rid, op.name, op.rank, turn=turn)
 
     @precondition(lambda self: self.world.ops)
     @rule(data=st.data(), turn=st.booleans())
     def op_drains(self, data: st.DataObject, turn: bool) -> None:
         """A transfer op is proven to touch the pages no more; whether it was delivered is not."""
         op = data.draw(st.sampled_from(self.world.ops))
-        self.do("transfer", "drain", op.rid, op.name, turn=turn)
+        self.do("transfer", "drain", op.rid, op.name, op.rank, turn=turn)
 
     @precondition(lambda self: self.rare["twice"] and self._completions())
     @rule(data=st.data())
@@ -353,7 +358,7 @@ class WorldMachine(RuleBasedStateMachine):
         """A completion is told a second time."""
         self._rarely("twice")
         notice = data.draw(st.sampled_from(self._completions()))
-        self.do("again", notice.event, notice.rid, notice.op)
+        self.do("again", notice.event, notice.rid, notice.op, notice.rank)
 
     @precondition(lambda self: self.rare["trouble"] and self.player.live())
     @rule(event=st.sampled_from([Event.PEER_LOST, Event.ERROR]), data=st.data(), turn=st.booleans())

@@ -394,6 +394,20 @@ class TellsTheBetterReasonToo(CarefulAtDecision, Faulty):
                 self.world.report(job.rid, reason)
 
 
+class FirstRankSpeaksForAll(Faulty):
+    """An op counts as ended when the first rank's share of it has."""
+
+    breaks, seen_in = (
+        V.RANK_AGREEMENT,
+        "sgl-project/sglang: a minimum over verdicts is the only consensus",
+    )
+    needs = ("ranks",)
+
+    def every_rank(self, shares: dict[int, bool]) -> bool:
+        """One is enough."""
+        return bool(shares)
+
+
 GALLERY: tuple[type[Faulty], ...] = (
     SeedBefore,
     SeedAfter,
@@ -425,5 +439,6 @@ GALLERY: tuple[type[Faulty], ...] = (
     AbortOfTheUnknownRaises,
     FormerLifeEndsTheNew,
     TellsTheBetterReasonToo,
+    FirstRankSpeaksForAll,
 )
 """Every faulty scheduler, in the order of the text above."""

@@ -19,6 +19,7 @@ class Notice:
         step: the pass, for ``forward_finished``.
         op: the op, for transfers.
         cause: for ``grammar_failed``.
+        rank: whose share of a transfer op it is about; more than 0 only where ``ranks`` is claimed.
         incarnation: which life of the rid it is about; more than 1 only where ``rid_reuse`` is claimed.
     """
 
@@ -29,3 +30,4 @@ class Notice:
     op: str | None = None
     cause: GrammarCause | None = None
     incarnation: int = 1
+    rank: int = 0

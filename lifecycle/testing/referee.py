@@ -66,8 +66,11 @@ class Referee:
         violations: what broke, oldest first.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, ranks: int = 1) -> None:
+        self.policy, self.ranks = policy, ranks
+        self._shares: dict[
+            tuple[str, int, int, str], dict[int, str]
+        ] = {}  # of an op: rank -> its end
         self.reference = RequestTable(policy, keep_done=None, abort_memory=None, keep_aborts=0)
         self.trace: list[dict[str, Any]] = []
         if policy != Policy():
@@ -148,6 +151,12 @@ class Referee:
 
     def told(self, notice: Notice) -> None:
         """The scheduler is told something."""
+        combined = (
+            self._of_all_ranks(notice) if self.ranks > 1 and notice.op is not None else notice
+        )
+        if combined is None:
+            return
+        notice = combined
         details: dict[str, Any] = {}
         newest = self._request(notice.rid)
         if newest is not None and notice.incarnation != newest.incarnation:
@@ -168,6 +177,38 @@ class Referee:
             details["attempt"] = notice.attempt
             self._stale.add(notice.rid)
         self.fire(notice.rid, notice.event, **details)
+
+    def _of_all_ranks(self, notice: Notice) -> Notice | None:
+        """What all ranks' shares of an op come to: one failure fails it, and it has ended when each share has.
+
+        None where this share changes nothing yet.
+        """
+        assert notice.op is not None
+        key = (notice.rid, notice.incarnation, notice.attempt, notice.op)
+        shares = self._shares.setdefault(key, {})
+        ended = {"succeeded", "drained"}
+        if shares.get(notice.rank) in ended:
+            return (
+                notice if len(shares) == self.ranks and ended.issuperset(shares.values()) else None
+            )
+        failed_before = bool({"failed", "drained"} & set(shares.values()))
+        shares[notice.rank] = notice.event.removeprefix("transfer_")
+        if len(shares) == self.ranks and ended.issuperset(shares.values()):
+            delivered = set(shares.values()) == {"succeeded"}
+            event = Event.TRANSFER_SUCCEEDED if delivered else Event.TRANSFER_DRAINED
+            return attrs.evolve(notice, event=event)
+        if notice.event is not Event.TRANSFER_SUCCEEDED and not failed_before:
+            return attrs.evolve(notice, event=Event.TRANSFER_FAILED)
+        return None
+
+    def _ranks_differ(self, rid: str, attempt: int) -> bool:
+        """Whether some rank's share of an op has ended, and another's has not."""
+        ended = {"succeeded", "drained"}
+        return any(
+            owner == rid and number == attempt and ended & set(shares.values())
+            and not (len(shares) == self.ranks and ended.issuperset(shares.values()))
+            for (owner, _, number, _), shares in self._shares.items()
+        )  # fmt: skip
 
     def _told_of_a_former_life(self, notice: Notice) -> None:
         """It is late for that life, and nothing to the new one."""
@@ -251,6 +292,8 @@ class Referee:
         text = f"its pages are freed, but {self._where(owner)}"
         if owner in self._stale and number == request.attempt:
             self._break(Invariant.ATTEMPT_SCOPED, owner, f"{text}; an older attempt's op ended")
+        elif ops and self._ranks_differ(owner, number):
+            self._break(Invariant.RANK_AGREEMENT, owner, f"{text}; another rank still sends")
         elif ops and self._attempts[holder].completed_ops:
             self._break(Invariant.FREE_AFTER_ALL_OPS, owner, text)
         elif ops:

@@ -16,6 +16,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ..consensus import Verdict
 from ..errors import EventError
 from ..policy import (
     AbortAfterHandoff,
@@ -60,6 +61,28 @@ def policies(late: st.SearchStrategy[str] | None = None) -> st.SearchStrategy[Po
         publish_aborted=st.sampled_from(PublishAborted),
         late=st.sampled_from(LatePolicy) if late is None else late,
     )
+
+
+Answer = tuple[str, Verdict, bool]
+"""What a rank says of one request: its rid, the verdict, and whether this rank's share has drained."""
+
+
+def rank_schedules(
+    ranks: tuple[int, ...] = (0, 1, 2), rids: tuple[str, ...] = RIDS, *, max_rounds: int = 6
+) -> st.SearchStrategy[list[dict[int, list[Answer]]]]:
+    """Rounds of polls: for each rank its queue, in its own order, with an answer for each request.
+
+    A rank may lag (a request is not in its queue), and may disagree. They shrink to one round of empty queues.
+    """
+    answer = st.tuples(
+        st.sampled_from([Verdict.PENDING, Verdict.FAILED, Verdict.SUCCEEDED]), st.booleans()
+    )
+    queue = st.lists(st.sampled_from(rids), unique=True, max_size=len(rids)).flatmap(
+        lambda order: st.tuples(*(st.tuples(st.just(rid), answer) for rid in order))
+    )
+    said = queue.map(lambda each: [(rid, verdict, drained) for rid, (verdict, drained) in each])
+    rounds = st.fixed_dictionaries(dict.fromkeys(ranks, said))
+    return st.lists(rounds, min_size=1, max_size=max_rounds)
 
 
 def events(rids: tuple[str, ...] = RIDS) -> st.SearchStrategy[Line]:

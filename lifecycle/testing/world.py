@@ -59,6 +59,7 @@ class Op:
     verdict: str = "pending"
     touches: bool = True
     incarnation: int = 1
+    rank: int = 0
 
 
 @attrs.define
@@ -77,10 +78,12 @@ class World:
     Args:
         pages: how many pages the pool has.
         policy: the contract's open choices, as the scheduler under test takes them.
+        ranks: how many ranks send a share of each op; each share ends by itself.
     """
 
-    def __init__(self, pages: int = 8, policy: Policy = DEFAULT_POLICY) -> None:
-        self.referee = Referee(policy)
+    def __init__(self, pages: int = 8, policy: Policy = DEFAULT_POLICY, ranks: int = 1) -> None:
+        self.ranks = ranks
+        self.referee = Referee(policy, ranks)
         self.passes: list[Pass] = []
         self.ops: list[Op] = []
         self.given: list[Notice] = []  # what was given out, for telling it twice
@@ -127,7 +130,10 @@ class World:
     def send(self, rid: str, op: str, *, last: bool) -> None:
         """Hand a finished chunk to the sender as `op`; `last` if the prompt is complete with it."""
         attempt = self.referee.sent(rid, op, last=last)
-        self.ops.append(Op(rid, attempt, op, incarnation=self.referee.incarnation(rid)))
+        life = self.referee.incarnation(rid)
+        self.ops += [
+            Op(rid, attempt, op, incarnation=life, rank=rank) for rank in range(self.ranks)
+        ]
 
     def cancel(self, rid: str) -> None:
         """Tell the sender, and through it the other leg, that the hand-off of `rid` is off."""
@@ -198,7 +204,9 @@ class World:
 
     def _transfer(self, event: Event, op: Op) -> None:
         life = op.incarnation
-        self._waiting.append(Notice(event, op.rid, op.attempt, op=op.name, incarnation=life))
+        self._waiting.append(
+            Notice(event, op.rid, op.attempt, op=op.name, incarnation=life, rank=op.rank)
+        )
 
     def trouble(self, rid: str, event: Event) -> None:
         """The peer of `rid` is lost, or the engine failed on it."""

@@ -18,7 +18,7 @@ from lifecycle.testing.contract import (
     SchedulerContract,
     check_scheduler,
 )
-from lifecycle.testing.faulty import GALLERY, FormerLifeEndsTheNew
+from lifecycle.testing.faulty import GALLERY, FirstRankSpeaksForAll, FormerLifeEndsTheNew
 
 EVERYTHING = {"preemption": True, "drain_deadline": True}
 
@@ -50,7 +50,7 @@ class TestCareful(SchedulerContract):
     """A scheduler that is right passes."""
 
     capabilities = SchedulerContract.capabilities.__class__(**EVERYTHING)
-    config = settings(DEFAULT_SETTINGS, max_examples=300)
+    config = settings(DEFAULT_SETTINGS, max_examples=200)
 
     def make_scheduler(self, world):
         return Careful(world)
@@ -71,9 +71,16 @@ class TestCarefulAtDecision(TestCareful):
         return CarefulAtDecision(world)
 
 
-def test_only_the_capability_finds_it():
-    quick = settings(DEFAULT_SETTINGS, max_examples=300)
-    check_scheduler(FormerLifeEndsTheNew, seed=1, config=quick)
+class TestCarefulWithRanks(TestCareful):
+    """Two ranks, each with a share of every op."""
+
+    capabilities = attrs.evolve(TestCareful.capabilities, rid_reuse=True, ranks=True)
+
+
+@pytest.mark.parametrize("faulty", [FormerLifeEndsTheNew, FirstRankSpeaksForAll])
+def test_only_the_capability_finds_it(faulty):
+    quick = settings(DEFAULT_SETTINGS, max_examples=200)
+    check_scheduler(faulty, seed=1, config=quick)
 
 
 def test_whoever_forgets_to_say_how_a_scheduler_is_made_is_told():
