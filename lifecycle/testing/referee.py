@@ -5,6 +5,13 @@ told or that it brought about itself. The effects of the reference say what is d
 report, a cancel. What the scheduler does is held against that, and named after the invariant of contract section 8
 that it breaks.
 
+:meth:`lifecycle.testing.oracle.Oracle.observe` judges effects too, and is not used here, for two reasons. It is
+told of effects by request and attempt; a foreign scheduler is seen through page numbers, which may be somebody
+else's by then, and that is how a second free shows. And it names the general invariant, where a scheduler author
+is helped by the special one (a free under a pass is ``stream_order``, one by another rank's end
+``rank_agreement``). The two meet in the tests: the reference here is the library's table, which the oracle is
+compared with on every event.
+
 Some things are wrong at once (a free while a transfer may still read; a second report), others only once
 everything is quiet (pages that never came back; a client who was never told). :meth:`Referee.settled` looks for
 the latter.
