@@ -16,8 +16,7 @@ Automata are cached per table and policy, so building one is paid once; the defa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -167,36 +166,41 @@ class Cell:
     ) -> None:
         self.kind, self.to, self.effects, self.wins, self.row = kind, to, effects, wins, row
 
+    @property
+    def why(self) -> str:
+        """Why, in the words of the table."""
+        return "" if self.row is None else self.row.why
+
 
 NOTHING_OUTSTANDING = Cell(Kind.LATE)
 OUTSTANDING_ALREADY = Cell(Kind.ILLEGAL)
 
 
-class Look(IntEnum):
-    """What a request must look up in its own claims, or in the event's details, to know the letter."""
+# A *look* says what a request must look up in its own claims, or in the event's details, to know the letter.
+# Plain integers, no enum: they are compared on the hot path, and in a compiled build they are constants of C.
+STILL: Final = -1  # nothing, and nothing comes of it
+NOTHING: Final = 0
+TAKE_STEP: Final = 1
+DROP_STEP: Final = 2
+TAKE_OP: Final = 3
+DROP_OP: Final = 4
+OP_VERDICT: Final = 5
+SOURCE: Final = 6
+COMPLETION: Final = 7
+ADMIT: Final = 8
+ADMIT_AND_TAKE_OP: Final = 9
+TAKE_OP_UNLESS_OPEN: Final = 10
+START_OVER: Final = 11
+DEADLINE: Final = 12
+REFUSE: Final = 13
+ABSORB: Final = 14
 
-    STILL = -1  # and nothing comes of it
-    NOTHING = 0
-    TAKE_STEP = 1
-    DROP_STEP = 2
-    TAKE_OP = 3
-    DROP_OP = 4
-    OP_VERDICT = 5
-    SOURCE = 6
-    COMPLETION = 7
-    ADMIT = 8
-    TAKE_OP_UNLESS_OPEN = 9
-    START_OVER = 10
-    DEADLINE = 11
-    REFUSE = 12
-    ABSORB = 13
+Lookup = tuple[int, Cell, Cell]
+"""How one event is taken in one configuration: a look, and what to follow.
 
-
-Lookup = tuple[int, Any, Any]
-"""How one event is taken in one configuration: a :class:`Look`, and one or two things to choose a cell from.
-
-They depend on the look: two cells (others left, the last) for a completion, a dictionary by abort source or by
-finish reason, or one cell. A plain tuple, since unpacking one is what every event begins with.
+For a completion the two cells are "others left" and "the last"; for any other event they are the same cell. For
+an abort and for ``complete`` they are not meant: see ``aborts`` and ``completions`` of :class:`Node`. A plain
+tuple, since unpacking one is what every event begins with.
 """
 
 
@@ -207,7 +211,17 @@ class Node:
     op where no op is outstanding). ``on`` is the same by event, in the form that the hot path wants.
     """
 
-    __slots__ = ("cells", "configuration", "index", "on", "reason", "state", "terminal")
+    __slots__ = (
+        "aborts",
+        "cells",
+        "completions",
+        "configuration",
+        "index",
+        "on",
+        "reason",
+        "state",
+        "terminal",
+    )
 
     def __init__(self, index: int, configuration: Configuration, *, terminal: bool) -> None:
         self.index, self.configuration = index, configuration
@@ -215,6 +229,8 @@ class Node:
         self.terminal = terminal
         self.cells: tuple[Cell | None, ...] = ()
         self.on: dict[str, Lookup] = {}
+        self.aborts: dict[str, Cell] = {}
+        self.completions: dict[str, tuple[Cell, Cell]] = {}
 
     def cell(self, letter: Letter) -> Cell | None:
         """The cell of one letter; None where the letter cannot occur here."""
@@ -277,6 +293,7 @@ class Automaton:
         if node.terminal and self._ended is not None:
             # Every event is late or illegal in each of them alike.
             node.cells, node.on = self._ended.cells, self._ended.on
+            node.aborts, node.completions = self._ended.aborts, self._ended.completions
             return
         cells: list[Cell | None] = []
         for event, letters in LETTERS_OF.items():
@@ -287,10 +304,8 @@ class Automaton:
                 mine = [refused if _occurs(node, letter) else None for letter in letters]
             else:
                 mine = [self._cell(node, letter, rows) for letter in letters]
-            look, first, second = _lookup(node, event, mine)
-            # Plain words are found faster than enum members by the words that callers pass, and plain integers
-            # compare faster.
-            node.on[event.value] = (int(look), first, second)
+            # Plain words are found faster than enum members by the words that callers pass.
+            node.on[event.value] = _lookup(node, event, mine)
             cells += mine
         node.cells = tuple(cells)
         if node.terminal:
@@ -456,50 +471,54 @@ def _occurs(node: Node, letter: Letter) -> bool:
 
 
 def _lookup(node: Node, event: Event, cells: list[Cell | None]) -> Lookup:
-    """How `event` is taken in `node`; `cells` are those of ``LETTERS_OF[event]``."""
+    """How `event` is taken in `node`; `cells` are those of ``LETTERS_OF[event]``.
+
+    Where a letter cannot occur, nothing follows its cell: the first that can occur stands in for it.
+    """
+    first = next(cell for cell in cells if cell is not None)
+    filled = [first if cell is None else cell for cell in cells]
     if event in COMPLETION_EVENTS:
-        _, more, last = cells
-        look = Look.DROP_STEP if event in STEP_EVENTS else Look.DROP_OP
-        return (look, more, last)
+        _, more, last = filled
+        return (DROP_STEP if event in STEP_EVENTS else DROP_OP, more, last)
     if event is Event.ABORT:
-        return (Look.SOURCE, dict(zip(ABORT_REASONS, cells, strict=True)), None)
-    if event is Event.COMPLETE:
-        stop, stop_earlier, length, length_earlier = cells
-        by_reason = {
-            FinishReason.STOP: (stop, stop_earlier),
-            FinishReason.LENGTH: (length, length_earlier),
+        node.aborts = {
+            source.value: cell for source, cell in zip(ABORT_REASONS, filled, strict=True)
         }
-        return (Look.COMPLETION, by_reason, None)
-    cell = cells[0]
+        return (SOURCE, first, first)
+    if event is Event.COMPLETE:
+        stop, stop_earlier, length, length_earlier = filled
+        node.completions = {"stop": (stop, stop_earlier), "length": (length, length_earlier)}
+        return (COMPLETION, first, first)
     if event is Event.TRANSFER_FAILED:
-        return (Look.OP_VERDICT, cell, None)
+        return (OP_VERDICT, first, first)
     if event is Event.DRAIN_TIMEOUT:
-        return (Look.DEADLINE, cell, None)
-    if cell is None or cell.row is None or cell.kind is Kind.ILLEGAL:
-        return (Look.REFUSE, cell, None)
+        return (DEADLINE, first, first)
+    return (_look(node, first), first, first)
+
+
+def _look(node: Node, cell: Cell) -> int:
+    """The look of an event whose cell depends on nothing but the node."""
+    if cell.row is None or cell.kind is Kind.ILLEGAL:
+        return REFUSE
     if cell.kind is Kind.LATE:
-        return (Look.ABSORB, cell, None)
-    return _claiming_lookup(node, cell, cell.row.claims)
-
-
-def _claiming_lookup(node: Node, cell: Cell, claims: tuple[Does, ...]) -> Lookup:
-    """The look-up of an event that may take claims; at most one kind of them, but for admit with an op."""
+        return ABSORB
+    claims = cell.row.claims
     opens = Does.TAKE_OP_UNLESS_OPEN in claims and not node.configuration.ops
     if Does.TAKE_PAGES in claims:
-        return (Look.ADMIT, cell, opens)
+        return ADMIT_AND_TAKE_OP if opens else ADMIT
     if opens:
-        return (Look.TAKE_OP_UNLESS_OPEN, cell, None)
+        return TAKE_OP_UNLESS_OPEN
     if Does.TAKE_STEP in claims:
-        return (Look.TAKE_STEP, cell, None)
+        return TAKE_STEP
     if Does.TAKE_OP in claims:
-        return (Look.TAKE_OP, cell, None)
+        return TAKE_OP
     if Does.START_OVER in claims:
-        return (Look.START_OVER, cell, None)
+        return START_OVER
     # A grammar that failed has a cause to be checked, also where nothing comes of it.
-    asked = cell.row is not None and Event.GRAMMAR_FAILED in cell.row.events
+    asked = Event.GRAMMAR_FAILED in cell.row.events
     if cell.to is node and not cell.effects and not cell.wins and not asked:
-        return (Look.STILL, cell, None)
-    return (Look.NOTHING, cell, None)
+        return STILL
+    return NOTHING
 
 
 _CACHE: dict[tuple[int, Policy], Automaton] = {}

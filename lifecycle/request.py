@@ -38,11 +38,31 @@ done: late, or illegal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from .compile import Automaton, Cell, Effect, Look, compile_table
+from .compile import (
+    ABSORB,
+    ADMIT,
+    ADMIT_AND_TAKE_OP,
+    COMPLETION,
+    DEADLINE,
+    DROP_OP,
+    DROP_STEP,
+    NOTHING,
+    OP_VERDICT,
+    SOURCE,
+    START_OVER,
+    STILL,
+    TAKE_OP,
+    TAKE_OP_UNLESS_OPEN,
+    TAKE_STEP,
+    Automaton,
+    Cell,
+    Effect,
+    compile_table,
+)
 from .errors import BadDetail, EventError, IllegalEvent, LateEvent
 from .policy import DEFAULT_POLICY
 from .prefill import PREFILL
@@ -60,22 +80,17 @@ from .vocabulary import (
 
 DEFAULT_AUTOMATON = compile_table(PREFILL, DEFAULT_POLICY)
 
-JOURNAL_LENGTH = 16
+JOURNAL_LENGTH: Final = 16
 """How many of the last events a request keeps, if it keeps any."""
-_JOURNAL_HIGH = 2 * JOURNAL_LENGTH  # trimmed in one go, so that an event costs one append
+_JOURNAL_HIGH: Final = 2 * JOURNAL_LENGTH  # trimmed in one go, so that an event costs one append
 
 # Local names: a global is looked up faster than an attribute of an enum.
-_STILL, _NOTHING = int(Look.STILL), int(Look.NOTHING)
-_TAKE_STEP, _DROP_STEP = int(Look.TAKE_STEP), int(Look.DROP_STEP)
-_TAKE_OP, _DROP_OP, _OP_VERDICT = int(Look.TAKE_OP), int(Look.DROP_OP), int(Look.OP_VERDICT)
-_SOURCE, _COMPLETION, _ADMIT = int(Look.SOURCE), int(Look.COMPLETION), int(Look.ADMIT)
-_UNLESS_OPEN, _START_OVER = int(Look.TAKE_OP_UNLESS_OPEN), int(Look.START_OVER)
-_DEADLINE, _REFUSE, _ABSORB = int(Look.DEADLINE), int(Look.REFUSE), int(Look.ABSORB)
-_LATE, _ILLEGAL = Kind.LATE, Kind.ILLEGAL
+_LATE: Final = Kind.LATE
+_ILLEGAL: Final = Kind.ILLEGAL
 
 _E = TypeVar("_E", bound=EventError)
 
-_NO_EFFECTS: tuple[Effect, ...] = ()
+_NO_EFFECTS: Final[tuple[Effect, ...]] = ()
 _CAUSES = frozenset(GrammarCause)
 
 
@@ -410,29 +425,29 @@ class RequestLifecycle:
             LateEvent: it is late, under the policy ``late="strict"``. The request is unchanged.
         """
         try:
-            look, cell, other = self._node.on[event]
+            look, cell, last = self._node.on[event]
         except (KeyError, TypeError):
             msg = f"{event!r} is no event for request {self.rid!r}; events are {', '.join(Event)}"
             raise self._error(BadDetail, msg, event) from None
-        if attempt is not None and look != _SOURCE:
+        if attempt is not None and look != SOURCE:
             given = (step, op, pages, source, cause, reason, position, message, status)
             return self._fire_at(attempt, event, look, given)
         detail: object = None
 
-        if look == _DROP_STEP:
+        if look == DROP_STEP:
             steps = self._steps
             if step is None and steps and not self._older:
                 step = steps[0]
             if step in steps:
                 if len(steps) == 1:
-                    cell = other
+                    cell = last
                     self._steps = ()
                 else:
                     self._steps = tuple([s for s in steps if s != step])
                 detail = step
             else:
                 return self._drop_elsewhere(event, step=step, op=None)
-        elif look == _TAKE_STEP:
+        elif look == TAKE_STEP:
             if step is None:
                 step = self._last_step = self._last_step + 1
             else:
@@ -442,26 +457,26 @@ class RequestLifecycle:
                     self._last_step = step
             self._steps += (step,)
             detail = step
-        elif look == _STILL:
+        elif look == STILL:
             journal = self._journal
             if journal is not None:
                 journal.append((event, None))
                 if len(journal) > _JOURNAL_HIGH:
                     del journal[:-JOURNAL_LENGTH]
             return _NO_EFFECTS
-        elif look == _NOTHING:
+        elif look == NOTHING:
             if cause is not None and event == "grammar_failed" and cause not in _CAUSES:
                 raise self._no_such_cause(cause)
             if cell.wins:
                 self._details = _details(message, status, cause)
-        elif look == _DROP_OP:
+        elif look == DROP_OP:
             ops = self._ops
             if op is None and ops:
-                cell = other
+                cell = last
                 self._ops = ()
             elif op in ops:
                 if len(ops) == 1:
-                    cell = other
+                    cell = last
                     self._ops = ()
                 else:
                     self._ops = tuple([o for o in ops if o != op])
@@ -470,22 +485,22 @@ class RequestLifecycle:
                 return self._drop_elsewhere(event, step=None, op=op)
             if cell.wins:
                 self._details = _details(message, status, cause)
-        elif look == _UNLESS_OPEN:
+        elif look == TAKE_OP_UNLESS_OPEN:
             self._ops = (DEFAULT_OP,)
-        elif look == _ADMIT:
-            if other:
+        elif look in (ADMIT, ADMIT_AND_TAKE_OP):
+            if look == ADMIT_AND_TAKE_OP:
                 self._ops = (DEFAULT_OP,)
             detail = pages if isinstance(pages, int) else None  # a journal keeps no lease alive
-        elif look == _TAKE_OP:
+        elif look == TAKE_OP:
             if op is None:
                 op = DEFAULT_OP
             if op in self._ops:
                 raise self._refusal(event, f"op {op!r} is outstanding already")
             self._ops += (op,)
             detail = op
-        elif look == _SOURCE:
+        elif look == SOURCE:
             try:
-                cell = cell["client" if source is None else source]
+                cell = self._node.aborts["client" if source is None else source]
             except (KeyError, TypeError):
                 choices = ", ".join(AbortSource)
                 msg = f"request {self.rid!r}: an abort comes from one of {choices}, not {source!r}"
@@ -493,7 +508,7 @@ class RequestLifecycle:
             if cell.kind is _LATE:
                 return self._absorb(event, source)
             if cell.kind is _ILLEGAL:
-                raise self._refusal(event, cell.row.why)
+                raise self._refusal(event, cell.why)
             if cell.wins:
                 self._details = _details(message, status, cause)
             detail = source
@@ -502,7 +517,7 @@ class RequestLifecycle:
                 event, look, cell, step, op, cause, reason, position, message, status
             )
 
-        self._node = cell.to
+        self._node = cell.to  # type: ignore[assignment]  # late and illegal cells are gone by now
         journal = self._journal
         if journal is not None:
             journal.append((event, detail))
@@ -517,7 +532,7 @@ class RequestLifecycle:
         self,
         event: str,
         look: int,
-        cell: Any,
+        cell: Cell,
         step: int | None,
         op: str | None,
         cause: str | None,
@@ -527,16 +542,16 @@ class RequestLifecycle:
         status: int | None,
     ) -> tuple[Effect, ...]:
         """The looks of :meth:`fire` that are not worth a place on its hot path."""
-        if look == _OP_VERDICT:
+        if look == OP_VERDICT:
             if op is not None and op not in self._ops:
                 if any(op in old.ops for old in self._older):
                     self._note(event, op)  # a verdict on an attempt that drains: it changes nothing
                     return _NO_EFFECTS
                 return self._absorb(event, op)
             return self._follow(event, op, cell, message, status, cause, None)
-        if look == _COMPLETION:
+        if look == COMPLETION:
             try:
-                later, sooner = cell[reason]
+                later, sooner = self._node.completions[reason]  # type: ignore[index]  # None is no key: KeyError
             except (KeyError, TypeError):
                 msg = f"request {self.rid!r} completes by 'stop' or 'length', not {reason!r}"
                 raise self._error(BadDetail, msg, event) from None
@@ -547,7 +562,7 @@ class RequestLifecycle:
             )
             cell = sooner if early else later
             return self._follow(event, reason, cell, message, status, cause, position)
-        if look == _START_OVER:
+        if look == START_OVER:
             effects: tuple[Effect, ...] = cell.effects
             if self._steps or self._ops:
                 old = Draining(self.attempt, self._steps, self._ops)
@@ -555,15 +570,15 @@ class RequestLifecycle:
             if self.attempt:
                 effects = self._rebased(effects)
             self._steps, self._ops = (), ()
-            self._node = cell.to
+            self._node = cell.to  # type: ignore[assignment]  # a legal cell leads somewhere
             self.attempt += 1
             self._note(event, None)
             return effects
-        if look == _DEADLINE:
+        if look == DEADLINE:
             return self._deadline(event, cell)
-        if look == _ABSORB:
+        if look == ABSORB:
             return self._absorb(event, step if step is not None else op)
-        raise self._refusal(event, cell.row.why)
+        raise self._refusal(event, cell.why)
 
     def _follow(
         self,
@@ -579,7 +594,7 @@ class RequestLifecycle:
             return self._absorb(event, detail)
         node = cell.to
         if node is None:
-            raise self._refusal(event, cell.row.why if cell.row else "")
+            raise self._refusal(event, cell.why)
         if cell.wins:
             self._details = _details(message, status, cause, position)
         if node.terminal:  # a deadline leaves claims behind
@@ -655,20 +670,20 @@ class RequestLifecycle:
     ) -> tuple[Effect, ...]:
         """An event that names its attempt."""
         step, op, pages, source, cause, reason, position, message, status = given
-        drops = look in (_DROP_STEP, _DROP_OP)
+        drops = look in (DROP_STEP, DROP_OP)
         newest = attempt == self.attempt
         old = next((old for old in self._older if old.attempt == attempt), None)
-        if newest and look == _DEADLINE:
+        if newest and look == DEADLINE:
             _, cell, _ = self._node.on[event]
             return self._follow(event, None, cell, None, None, None, None)
-        if newest and look == _DROP_STEP:
+        if newest and look == DROP_STEP:
             if not self._steps or (step is not None and step not in self._steps):
                 return self._absorb(event, step)
             step = self._steps[0] if step is None else step
-        elif newest and look == _DROP_OP:
+        elif newest and look == DROP_OP:
             if not self._ops or (op is not None and op not in self._ops):
                 return self._absorb(event, op)
-        elif newest and look == _OP_VERDICT and op is not None and op not in self._ops:
+        elif newest and look == OP_VERDICT and op is not None and op not in self._ops:
             return self._absorb(event, op)
         if newest:
             return self.fire(
@@ -676,14 +691,14 @@ class RequestLifecycle:
                 position=position, message=message, status=status,
             )  # fmt: skip
         if old is not None:
-            if look == _DROP_STEP and old.steps and (step is None or step in old.steps):
+            if look == DROP_STEP and old.steps and (step is None or step in old.steps):
                 return self._drop_from(old, event, old.steps[0] if step is None else step, None)
-            if look == _DROP_OP and old.ops and (op is None or op in old.ops):
+            if look == DROP_OP and old.ops and (op is None or op in old.ops):
                 return self._drop_from(old, event, None, op)
-            if look == _DEADLINE:
+            if look == DEADLINE:
                 self._note(event, f"attempt {attempt}")
                 return self._give_up((old,))
-            if look == _OP_VERDICT and op in old.ops:
+            if look == OP_VERDICT and op in old.ops:
                 self._note(event, op)
                 return _NO_EFFECTS
         over = self.automaton.over(event)

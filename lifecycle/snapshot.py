@@ -212,8 +212,15 @@ def restore(saved: Mapping[str, Any], table: Table = PREFILL) -> RequestTable:
         ("unknown", made.unknown),
     ):
         counts.update(_get(saved, field, dict, what))
-    for request in _list(saved, "requests", dict, what):
-        adopt(made, request_from_json(request, made.automaton))
+    requests = [
+        request_from_json(request, made.automaton)
+        for request in _list(saved, "requests", dict, what)
+    ]
+    newest: dict[str, int] = {}
+    for request in requests:
+        newest[request.rid] = max(request.incarnation, newest.get(request.rid, 0))
+    for request in requests:
+        adopt(made, request, former=request.incarnation < newest[request.rid])
     for rid, incarnation in _list(saved, "ended", list, what):
         made._ended.append(_life(made, rid, incarnation))
     for rid, incarnation, at, details in _list(saved, "early_aborts", list, what):
@@ -222,8 +229,10 @@ def restore(saved: Mapping[str, Any], table: Table = PREFILL) -> RequestTable:
     return made
 
 
-def adopt(table: RequestTable, request: RequestLifecycle) -> None:
+def adopt(table: RequestTable, request: RequestLifecycle, *, former: bool = False) -> None:
     """Put a request that was saved back into a table of the same automaton.
+
+    With `former` a later life of its rid is still to come: so lives keep the order in which they were superseded.
 
     Raises:
         SnapshotError: the table has that life already.
@@ -232,7 +241,7 @@ def adopt(table: RequestTable, request: RequestLifecycle) -> None:
     if table.life(rid, request.incarnation) is not None:
         msg = f"request {rid!r}: life {request.incarnation} stands twice"
         raise SnapshotError(msg)
-    if newest is not None and newest.incarnation > request.incarnation:
+    if former or (newest is not None and newest.incarnation > request.incarnation):
         table._former[rid, request.incarnation] = request
     else:
         if newest is not None:

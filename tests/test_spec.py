@@ -324,7 +324,7 @@ def test_a_table_of_ones_own_runs_many_requests_and_is_drawn():
     (todo,) = table.expire(6.0) or [None]
     assert todo is None or todo.request.state == "cut short"
     assert table["e"].reason == "timeout"
-    assert "encoding --> over: complete" in mermaid(ENCODE)
+    assert 'n1 -->|"complete"| n3' in mermaid(ENCODE)  # encoding, over
     model = machine(ENCODE).model
     model.admit()
     model.complete(reason="stop", position=1)

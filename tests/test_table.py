@@ -272,6 +272,22 @@ def run(table, line, now):
 DEADLINES = st.sampled_from([{}, {"queued": 3.0, "draining": 2.0}, {"transferring": 5.0}])
 
 
+def test_a_snapshot_keeps_the_order_in_which_lives_were_superseded():
+    table = RequestTable()
+    for rid in ("a", "b", "b", "a", "a"):  # b has its second life before a does
+        table.submit(rid)
+        table.fire(rid, "abort")
+    again = restore(snapshot(table))
+    assert [(life.rid, life.incarnation) for life in again.lives()] == [
+        ("b", 1),
+        ("a", 1),
+        ("a", 2),
+        ("b", 2),
+        ("a", 3),
+    ]
+    assert snapshot(again) == snapshot(table)
+
+
 @given(traces(), traces(), DEADLINES)
 def test_a_snapshot_restores_exactly_and_lives_on_alike(before, after, deadlines):
     table = history(before, deadlines)
