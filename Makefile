@@ -10,10 +10,11 @@ VENV ?= .venv
 PYTHON ?=
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+COMPILED := build/compiled
 TYPED := lifecycle kvpool adapters examples benchmarks scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint generate bench bench-peers gallery clean
+.PHONY: help demo test test-long lint generate bench compiled test-compiled bench-peers gallery clean
 
 help: ## Say what there is.
 	@echo 'make TARGET, where TARGET is one of:'
@@ -37,8 +38,13 @@ lint: $(READY) ## Check style, format, types, and that generated files are up to
 generate: $(READY) ## Write again what is generated from the tables (diagrams in the docs).
 	$(PY) scripts/drift.py
 
-bench: $(READY) ## Measure the hot paths against the same logic written by hand.
+bench: $(COMPILED)/.built ## Measure the hot paths against the same logic written by hand.
 	@$(PY) benchmarks/run.py
+
+compiled: $(COMPILED)/.built ## Build the hot path as an extension module (needs a C compiler).
+
+test-compiled: $(COMPILED)/.built ## Run the core's tests on the compiled build.
+	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 -m 'not slow' $(wildcard tests/test_*.py) tests/testing
 
 bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a virtual environment of their own.
 	bash benchmarks/peers_pool.sh $(VENV)-peers
@@ -46,6 +52,15 @@ bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a vi
 
 gallery: $(READY) ## Point the harness at every faulty scheduler, with 15 seeds; write docs/gallery.md.
 	$(PY) scripts/gallery.py --seeds 15 --out docs/gallery.md
+
+# The wheel is what a user gets who builds with HATCH_BUILD_HOOKS_ENABLE=1 (pyproject.toml). It is built from a copy:
+# the hook leaves its extension modules beside the sources, where they would be imported instead of them.
+$(COMPILED)/.built: $(READY) lifecycle/compile.py lifecycle/request.py $(wildcard lifecycle/*.py lifecycle/*/*.py)
+	@rm -rf $(COMPILED) build/wheel build/source
+	@mkdir -p build/source && cp -R lifecycle kvpool adapters pyproject.toml README.md LICENSE build/source
+	@HATCH_BUILD_HOOKS_ENABLE=1 $(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel ./build/source
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/*.whl
+	@touch $@
 
 clean: ## Remove what the other targets made, the virtual environment included.
 	rm -rf $(VENV) $(VENV)-peers build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

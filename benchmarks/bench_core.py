@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import attrs
 from handwritten import HandWritten
 from measure import Rival, Timing, compare, plain
 
+import lifecycle.request
 from lifecycle import PREFILL, Event, Policy, RequestLifecycle, RequestTable
 from lifecycle.compile import Automaton
 from lifecycle.diagrams.machine import machine
@@ -42,6 +46,8 @@ ABORTED = (
     "transfer_drained",
 )
 REST = ("forward_launched", "forward_finished", "prefill_finished", "transfer_succeeded")
+COMPILED = Path(__file__).resolve().parents[1] / "build" / "compiled"
+"""Where ``make compiled`` puts the compiled build."""
 
 
 @attrs.frozen
@@ -59,12 +65,36 @@ class Section:
 
 def sections(*, quick: bool) -> Iterator[Section]:
     """Every section of the report."""
-    yield events("one event of a healthy life", HEALTHY, quick=quick)
-    yield events("one event of an aborted life", ABORTED, quick=quick)
+    yield from both_lives(quick=quick)
+    yield from compiled(quick=quick)
     yield imports(quick=quick)
     yield memory(quick=quick)
     yield from tables(quick=quick)
     yield compiling(quick=quick)
+
+
+def both_lives(*, quick: bool, build: str = "") -> Iterator[Section]:
+    """One event, of two kinds of life; `build` is noted in the titles."""
+    yield events(f"one event of a healthy life{build}", HEALTHY, quick=quick)
+    yield events(f"one event of an aborted life{build}", ABORTED, quick=quick)
+
+
+def compiled(*, quick: bool) -> Iterator[Section]:
+    """The same on the compiled build, all rivals in a process of their own that imports it from `COMPILED`.
+
+    Nothing where it has not been built (``make compiled``).
+    """
+    if not COMPILED.is_dir():
+        return
+    ran = subprocess.run(
+        [sys.executable, __file__, *(["--quick"] if quick else [])],
+        env={**os.environ, "PYTHONPATH": str(COMPILED)},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    for section in json.loads(ran.stdout):
+        timings = [Timing(**timing) for timing in section.pop("timings")]
+        yield Section(timings=timings, **section)
 
 
 def _lives(make: Callable[[], Any], life: tuple[str, ...], many: int) -> Rival:
@@ -311,3 +341,10 @@ def compiling(*, quick: bool) -> Section:
         [timing],
         [("under 20 ms", f"{timing.best:.1f} ms", timing.best < 20)],
     )
+
+
+if __name__ == "__main__":  # in the process that `compiled` starts
+    found = lifecycle.request.__file__
+    assert not found.endswith(".py"), f"no compiled build: {found}"
+    report = both_lives(quick="--quick" in sys.argv, build=", compiled build")
+    sys.stdout.write(json.dumps([attrs.asdict(section) for section in report]))

@@ -10,6 +10,7 @@ brings packages along that ``lifecycle replay`` does not wait for.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 
 try:
@@ -26,6 +27,13 @@ from . import __version__
 
 COMMANDS = ("demo", "diagram", "explain", "replay")
 """Every command, sorted: the command `x` is the function `x` of :mod:`lifecycle.commands.x`."""
+
+
+def _version() -> str:
+    """The version, and whether this is the compiled build."""
+    hot_path = importlib.util.find_spec(".request", __package__)
+    compiled = hot_path is not None and not str(hot_path.origin).endswith(".py")
+    return f"{__version__} (compiled)" if compiled else __version__
 
 
 class Commands(click.Group):
@@ -45,6 +53,6 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="lifecycle")
+@click.version_option(_version(), prog_name="lifecycle")
 def main() -> None:
     """The life of a request in an LLM-serving scheduler: replay it, explain it, see it."""

@@ -16,6 +16,7 @@ from lifecycle import (
     RequestLifecycle,
     compile_table,
 )
+from lifecycle import request as request_module
 from lifecycle.prefill import PREFILL
 from lifecycle.request import JOURNAL_LENGTH
 from lifecycle.snapshot import request_to_json
@@ -127,9 +128,7 @@ def test_an_error_says_what_an_author_needs_at_three_in_the_morning():
     ("event", "details", "message"),
     [
         ("explode", {}, "'explode' is no event"),
-        ([], {}, "is no event"),
         ("abort", {"source": "me"}, "client, server, timeout, shutdown, not 'me'"),
-        ("abort", {"source": []}, "an abort comes from"),
         ("grammar_failed", {"cause": "taste"}, "compile, timeout, rejected, dead_end, not 'taste'"),
         ("complete", {"reason": "timeout"}, "'stop' or 'length', not 'timeout'"),
         ("complete", {}, "'stop' or 'length', not None"),
@@ -139,6 +138,21 @@ def test_a_bad_detail_changes_nothing(event, details, message):
     r = transferring()
     before = request_to_json(r)
     with pytest.raises(BadDetail, match=message):
+        r.fire(event, **details)
+    assert request_to_json(r) == before
+
+
+@pytest.mark.parametrize(
+    ("event", "details", "message"),
+    [([], {}, "is no event"), ("abort", {"source": []}, "an abort comes from")],
+)
+def test_a_detail_of_a_wrong_type_changes_nothing(event, details, message):
+    compiled = not request_module.__file__.endswith(".py")  # there the type is refused at the door
+    r = transferring()
+    before = request_to_json(r)
+    with pytest.raises(
+        TypeError if compiled else BadDetail, match="object" if compiled else message
+    ):
         r.fire(event, **details)
     assert request_to_json(r) == before
 
