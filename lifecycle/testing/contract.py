@@ -195,6 +195,7 @@ class Player:
                     self.world.drain(op)
                 else:
                     self.world.succeed(op)
+            self.world.release_quarantine()
             self._turn()
             if self.world.quiet and not self.live():
                 break

@@ -89,6 +89,7 @@ class World:
         self.given: list[Notice] = []  # what was given out, for telling it twice
         self._waiting: list[Notice] = []
         self._free = list(range(pages))
+        self._quarantined: list[int] = []
         self._next_step = 1
         self._grammars: dict[str, str] = {}
 
@@ -118,6 +119,7 @@ class World:
     def quarantine(self, rid: str, pages: Sequence[int]) -> None:
         """Take pages out of circulation."""
         self.referee.quarantined(rid, pages)
+        self._quarantined += pages
 
     def launch(self, rid: str) -> int:
         """Launch a forward pass with `rid`; its number is returned."""
@@ -207,6 +209,15 @@ class World:
         self._waiting.append(
             Notice(event, op.rid, op.attempt, op=op.name, incarnation=life, rank=op.rank)
         )
+
+    def release_quarantine(self) -> None:
+        """Nothing runs any more, which proves every drain: the pages set apart come back.
+
+        Without it, requests that wait for pages could wait for ever, and not by a fault of the scheduler.
+        """
+        if not (self.passes or self.ops):
+            self._free += sorted(set(self._quarantined).difference(self._free))
+            self._quarantined.clear()
 
     def trouble(self, rid: str, event: Event) -> None:
         """The peer of `rid` is lost, or the engine failed on it."""

@@ -14,11 +14,15 @@ from lifecycle.replay import replay
 from lifecycle.testing.careful import Careful, CarefulAtDecision
 from lifecycle.testing.contract import (
     DEFAULT_SETTINGS,
+    Capabilities,
     ContractBroken,
+    Player,
     SchedulerContract,
     check_scheduler,
 )
 from lifecycle.testing.faulty import GALLERY, FirstRankSpeaksForAll, FormerLifeEndsTheNew
+from lifecycle.testing.world import World
+from lifecycle.vocabulary import Event
 
 EVERYTHING = {"preemption": True, "drain_deadline": True}
 
@@ -44,6 +48,27 @@ def test_every_fault_is_found_with_every_seed(faulty, seed):
         check_scheduler(faulty, seed=seed, **dict.fromkeys(faulty.needs, True))
     assert found.value.violation.invariant == faulty.breaks
     assert len(found.value.trace) <= 12
+
+
+def test_a_request_that_waits_for_quarantined_pages_is_no_fault_of_the_scheduler(monkeypatch):
+    def play():
+        player = Player(Careful, Capabilities(**EVERYTHING))
+        for rid in "abcd":  # two pages each: all that there are
+            player.play("submit", rid, 2)
+            player.play("grammar", rid, None)
+        player.play("turn")
+        for rid in "abcd":
+            player.play("trouble", rid, Event.ERROR)
+        player.play("turn")
+        for rid in "abcd":
+            player.play("deadline", rid)
+        player.play("submit", "e", 2)
+        player.play("settle")
+
+    play()
+    monkeypatch.setattr(World, "release_quarantine", lambda _: None)
+    with pytest.raises(ContractBroken, match="eventually_done is broken for request 'e'"):
+        play()
 
 
 class TestCareful(SchedulerContract):
