@@ -44,7 +44,7 @@ bench: $(COMPILED)/.built ## Measure the hot paths against the same logic writte
 compiled: $(COMPILED)/.built ## Build the hot path as an extension module (needs a C compiler).
 
 test-compiled: $(COMPILED)/.built ## Run the core's tests on the compiled build.
-	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 -m 'not slow' $(wildcard tests/test_*.py) tests/testing
+	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 -m 'not slow' $(wildcard tests/test_*.py) tests/testing/test_agreement.py
 
 bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a virtual environment of their own.
 	bash benchmarks/peers_pool.sh $(VENV)-peers
