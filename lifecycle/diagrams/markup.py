@@ -1,9 +1,15 @@
-"""A table as markup for ``transitions``: ``MarkupMachine(markup=json.loads(text), model=yours)``.
+"""A table as markup for ``transitions``.
+
+::
+
+    m = MarkupMachine(markup=json.loads(text))  # it takes no notice of `model` beside `markup`
+    m.add_model(yours)
 
 The whole automaton, one state a configuration; see :mod:`lifecycle.diagrams.product`. Triggers have an
 underscore for the dot (``abort_client``), so that they are methods of your model. Effects are callbacks by
 name, before the move: your model has the methods ``cancel_transfer``, ``release_kv``, ``quarantine_kv``,
-``report`` and ``late``. An illegal event is not listed, and ``transitions`` raises its MachineError.
+``report`` and ``late``. An event that is illegal in a configuration is not listed there, and
+``transitions`` raises its MachineError; one that is illegal in all of them (``submit``) is no trigger at all.
 
 For a machine with the table's own six states, and claims and reasons that it keeps itself, see
 :func:`lifecycle.diagrams.machine.machine`.

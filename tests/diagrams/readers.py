@@ -16,21 +16,22 @@ ROOT = Path(__file__).resolve().parents[2]
 NODE_MODULES = (
     Path(os.environ.get("LIFECYCLE_READERS", ROOT / "build" / "readers")) / "node_modules"
 )
-HOW = "`make test-diagrams` installs it"
 
 
 def needs(program):
-    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not here; {HOW}")
+    reason = f"{program} is not here; a package of the system brings it"
+    return pytest.mark.skipif(shutil.which(program) is None, reason=reason)
 
 
 def needs_module(name):
     found = importlib.util.find_spec(name) is not None
-    return pytest.mark.skipif(not found, reason=f"{name} is not here; {HOW}")
+    return pytest.mark.skipif(not found, reason=f"{name} is not here: pip install {name}")
 
 
 def needs_npm(name):
     there = shutil.which("node") is not None and (NODE_MODULES / name).is_dir()
-    return pytest.mark.skipif(not there, reason=f"the npm package {name} is not here; {HOW}")
+    reason = f"not here: npm install --prefix build/readers {name}"
+    return pytest.mark.skipif(not there, reason=reason)
 
 
 def node(script, given):
