@@ -37,6 +37,7 @@ from ..policy import Policy
 from ..request import RequestLifecycle
 from ..vocabulary import AbortSource, Event, GrammarCause, Invariant
 from .notice import Notice
+from .profiles import of_profile
 from .referee import Violation
 from .world import Op, Pass, Scheduler, World
 
@@ -492,6 +493,10 @@ STAGES = ((1, 1, 0.3), (1, 2, 0.3), (len(RIDS), 2, 0.4))
 def _check(
     make_scheduler: MakeScheduler, capabilities: Capabilities, config: settings, seed: int | None
 ) -> None:
+    if (
+        config is DEFAULT_SETTINGS
+    ):  # whoever gave settings of their own is not overruled by the environment
+        config = of_profile(config)
     for requests, chunks, share in STAGES:
         examples = max(1, round(config.max_examples * share))
         stage = settings(config, max_examples=examples)
