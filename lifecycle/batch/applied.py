@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import attrs
@@ -10,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..compile import Effect
-from ..errors import EventError, IllegalEvent, LateEvent, UnknownRequest
-from ..request import RequestLifecycle
+from ..errors import EventError
 from ..vocabulary import EffectKind
 from . import shapes as sh
 from .shapes import Shapes, mask_of
@@ -20,58 +20,69 @@ OWN = -1
 """In :attr:`Applied.numbers`: effects that an object gave, which have no number."""
 
 Ints = npt.NDArray[np.int64]
+NO_ROWS: Ints = np.zeros(0, np.int64)
+NO_NUMBERS: npt.NDArray[np.int16] = np.zeros(0, np.int16)
 
 
-@attrs.frozen
-class Refused:
-    """One event that was refused, and the request as it was and still is: enough to say what was wrong."""
+@attrs.frozen(eq=False)
+class Refusals:
+    """Events that one part of a call was refused: what is needed to say later what was wrong.
 
-    row: int
-    request: RequestLifecycle | None  # None: no request has this row
-    event: str
-    details: Mapping[str, Any]
-    made: EventError | None = None  # by an object that was asked
+    Attributes:
+        places: where they stand in the call.
+        rows: whose they were.
+        codes, last, attempts: the shapes of those rows, their newest steps and attempts, as they were then.
+        error: makes the error of one of them; for :class:`Errors` to call.
+    """
 
-    def error(self) -> EventError:
-        """The error that the request itself raises, or a table of requests for one that it does not know."""
-        if self.made is not None:
-            return self.made
-        if self.request is None:
-            msg = f"{self.event} for row {self.row}, which no request has"
-            return UnknownRequest(msg, event=self.event)
-        try:
-            self.request.fire(self.event, **self.details)
-        except (IllegalEvent, LateEvent) as error:
-            return error
-        msg = f"{self.event} was refused for row {self.row}, and is not now"  # pragma: no cover
-        return EventError(msg, event=self.event)  # pragma: no cover
+    places: Ints
+    rows: Ints
+    codes: npt.NDArray[Any]
+    last: npt.NDArray[Any]
+    attempts: npt.NDArray[Any]
+    error: Callable[[Refusals, int], EventError]
 
 
 class Errors(Sequence[EventError]):
-    """The errors of events that were refused, each made when it is looked at.
+    """The errors of events that were refused, each made when it is looked at."""
 
-    Attributes:
-        rows: int64, shape (n,): whose events they were, in the order of the events.
-    """
+    def __init__(self, parts: Sequence[Refusals] = ()) -> None:
+        self._parts = parts
+        self._count = sum(len(part.rows) for part in parts)
 
-    def __init__(self, refused: Sequence[Refused] = ()) -> None:
-        self._refused = tuple(refused)
-        self.rows: Ints = np.array([each.row for each in refused], np.int64)
+    @cached_property
+    def rows(self) -> Ints:
+        """Whose events they were, int64, shape (n,), in the order of the events."""
+        rows: Ints = np.concatenate([NO_ROWS, *(part.rows for part in self._parts)])[self._order]
+        return rows
+
+    @cached_property
+    def _order(self) -> Ints:
+        places = np.concatenate([NO_ROWS, *(part.places for part in self._parts)])
+        return np.argsort(places, kind="stable")
 
     def __len__(self) -> int:
-        return len(self._refused)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> EventError: ...
     @overload
-    def __getitem__(self, index: slice) -> Errors: ...
-    def __getitem__(self, index: int | slice) -> EventError | Errors:
+    def __getitem__(self, index: slice) -> list[EventError]: ...
+    def __getitem__(self, index: int | slice) -> EventError | list[EventError]:
         if isinstance(index, slice):
-            return Errors(self._refused[index])
-        return self._refused[index].error()
+            return [self[each] for each in range(*index.indices(len(self)))]
+        at = int(self._order[index])
+        for part in self._parts:
+            if at < len(part.rows):
+                return part.error(part, at)
+            at -= len(part.rows)
+        raise IndexError(index)
 
     def __repr__(self) -> str:
         return f"<{len(self)} errors, rows {self.rows.tolist()}>"
+
+
+NO_ERRORS = Errors()
 
 
 @attrs.frozen(eq=False)
@@ -84,16 +95,16 @@ class Applied:
 
     Attributes:
         rows: int64, shape (n,): the rows of events that have effects; a row stands twice if two of its events do.
-        numbers: int16, shape (n,): the number of the effects in :attr:`Shapes.effects`, or :data:`OWN`.
-        attempts: int64, shape (n,): the newest attempt before the event, from which those effects are counted.
+        numbers: integers, shape (n,): the number of the effects in :attr:`Shapes.effects`, or :data:`OWN`.
+        attempts: integers, shape (n,): the newest attempt before the event, from which those effects are counted.
         errors: what was refused; those rows are unchanged.
         late: how many events were late, and were absorbed.
         unknown: how many events were for a row that no request has, and were absorbed.
     """
 
     rows: Ints
-    numbers: npt.NDArray[np.int16]
-    attempts: Ints
+    numbers: npt.NDArray[Any]
+    attempts: npt.NDArray[Any]
     errors: Errors
     late: int
     unknown: int
@@ -124,7 +135,7 @@ class Applied:
         A mask of CANCEL, RELEASE, QUARANTINE, REPORT, and for attempts before the newest of OLD_RELEASE and
         OLD_QUARANTINE (:mod:`lifecycle.batch.shapes`).
         """
-        masks = self._shapes.masks[self.numbers]
+        masks: npt.NDArray[np.uint8] = self._shapes.masks[self.numbers]
         for at, effects in self._own.items():
             masks[at] = mask_of(effects, int(self.attempts[at]))
         return masks
@@ -149,35 +160,36 @@ class Found:
         self.places: list[npt.NDArray[Any]] = []
         self.rows: list[Ints] = []
         self.numbers: list[npt.NDArray[Any]] = []
-        self.attempts: list[Ints] = []
+        self.attempts: list[npt.NDArray[Any]] = []
         self.own: list[tuple[int, int, int, tuple[Effect, ...]]] = []
-        self.refused: list[tuple[int, Refused]] = []
+        self.refused: list[Refusals] = []
         self.late = 0
         self.unknown = 0
 
     def applied(self, *, ordered: bool) -> Applied:
         """All of it, in the order of the events; `ordered` says that parts were met in that order."""
-        self.refused.sort(key=lambda each: each[0])
-        errors = Errors([each for _, each in self.refused]) if self.refused else NO_ERRORS
+        errors = Errors(self.refused) if self.refused else NO_ERRORS
         own = self.own
         if not self.rows and not own:
             return Applied(
                 NO_ROWS, NO_NUMBERS, NO_ROWS, errors, self.late, self.unknown, self.shapes
             )
+        if not own and ordered:
+            return Applied(
+                _joined(self.rows), _joined(self.numbers), _joined(self.attempts),
+                errors, self.late, self.unknown, self.shapes,
+            )  # fmt: skip
         rows = np.concatenate([*self.rows, np.array([each[1] for each in own], np.int64)])
         attempts = np.concatenate([*self.attempts, np.array([each[2] for each in own], np.int64)])
         numbers = np.concatenate([*self.numbers, np.full(len(own), OWN)]).astype(np.int16)
-        mine: dict[int, tuple[Effect, ...]] = {}
-        if own or not ordered:
-            places = np.concatenate([*self.places, np.array([each[0] for each in own], np.int64)])
-            order = np.argsort(places, kind="stable")
-            rows, attempts, numbers = rows[order], attempts[order], numbers[order]
-            at = np.flatnonzero(numbers == OWN).tolist()
-            own.sort(key=lambda each: each[0])
-            mine = {place: each[3] for place, each in zip(at, own, strict=True)}
+        places = np.concatenate([*self.places, np.array([each[0] for each in own], np.int64)])
+        order = np.argsort(places, kind="stable")
+        rows, attempts, numbers = rows[order], attempts[order], numbers[order]
+        own.sort(key=lambda each: each[0])
+        at = np.flatnonzero(numbers == OWN).tolist()
+        mine = {place: each[3] for place, each in zip(at, own, strict=True)}
         return Applied(rows, numbers, attempts, errors, self.late, self.unknown, self.shapes, mine)
 
 
-NO_ROWS: Ints = np.zeros(0, np.int64)
-NO_NUMBERS: npt.NDArray[np.int16] = np.zeros(0, np.int16)
-NO_ERRORS = Errors()
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from ..compile import compile_table
 from ..consensus import Verdict
-from ..errors import BadDetail, IllegalEvent, LateEvent
+from ..errors import BadDetail, EventError, IllegalEvent, LateEvent, UnknownRequest
 from ..policy import DEFAULT_POLICY, Policy
 from ..prefill import PREFILL
 from ..reasons import Details
 from ..spec import Table
 from . import shapes as sh
 from . import signals as sig
-from .applied import NO_ERRORS, NO_NUMBERS, NO_ROWS, Applied, Found, Ints, Refused
+from .applied import NO_ERRORS, NO_NUMBERS, NO_ROWS, Applied, Found, Ints, Refusals
 from .call import Call, call_of
 from .columns import CHUNK, NO_POSITION, Chunk, Rows
 
@@ -140,8 +140,12 @@ class RequestBatch(Rows):
             to_all=chosen is None,
         )  # fmt: skip
         if chosen is not None and keep is not None and not keep.all():
+            ahead = np.cumsum(
+                keep
+            )  # how many of those that stay are before it: its place among them
             for place in np.flatnonzero(~keep).tolist():
-                self._no_request(int(chosen[place]), place, call, found)
+                event = call.fired(place)[0]
+                self._no_request(int(chosen[place]), int(ahead[place]), event, found)
             call, chosen = call.only(keep), chosen[keep]
         self._positioned |= call.positions is not None
         ordered = self._fire(call, chosen, found)
@@ -304,102 +308,122 @@ class RequestBatch(Rows):
             np.copyto(shapes, got, casting="unsafe")  # the lower half
         else:
             chunk.shape[local] = got.astype(np.uint16)
-        if call.launches:
+        marks = int(np.bitwise_or.reduce(got)) if size else 0
+        if marks < sh.LAUNCHED:
+            return
+        if marks & sh.LAUNCHED:
             self._launch(call, chunk, local, where, got)
-        np.greater_equal(got, sh.HOT, out=hot)
-        which = np.flatnonzero(hot)
-        if len(which):
-            self._look(call, chunk, local, where, which, found)
+        if marks & sh.LATE:
+            found.late += self._count_late(chunk, local, got)
+        if marks & sh.WINS and (self._positioned or self._details or call.said is not None):
+            won = np.flatnonzero((got & sh.WINS).astype(np.bool_))
+            self._win(call, chunk, won if local is None else local[won], _places(where, won))
+        if marks >= sh.HOT:
+            np.greater_equal(got, sh.HOT, out=hot)
+            self._look(call, chunk, local, where, np.flatnonzero(hot), found)
 
     def _launch(
         self, call: Call, chunk: Chunk, local: npt.NDArray[Any] | None, where: Any, got: Any
     ) -> None:
         """Passes were launched: the newest step goes up by one, or is the one that was named."""
         if call.steps is None and local is None:
-            spare = self._spare[: len(got)]
-            np.right_shift(got, 16, out=spare)
+            spare = np.right_shift(got, sh.LAUNCHED_BIT, out=self._spare[: len(got)])
             spare &= np.uint32(1)
             chunk.last[: len(got)] += spare
             return
-        launched = np.flatnonzero(got & sh.LAUNCHED)
+        launched = np.flatnonzero((got & sh.LAUNCHED).astype(np.bool_))
         at = launched if local is None else local[launched]
         if call.steps is None:
             chunk.last[at] += 1
         else:
-            chunk.last[at] = call.steps[where][launched]
+            chunk.last[at] = call.steps[_places(where, launched)]
+
+    def _count_late(self, chunk: Chunk, local: npt.NDArray[Any] | None, got: Any) -> int:
+        if local is None:
+            spare = np.right_shift(got, sh.LATE_BIT, out=self._spare[: len(got)])
+            spare &= np.uint32(1)
+            chunk.late[: len(got)] += spare
+            return int(np.count_nonzero(spare))
+        late = local[np.flatnonzero((got & sh.LATE).astype(np.bool_))]
+        chunk.late[late] += np.uint32(1)
+        return len(late)
+
+    def _win(self, call: Call, chunk: Chunk, at: Any, places: Any) -> None:
+        """What came with the events of these rows is now what goes out with the answer."""
+        if self._positioned:
+            positions = call.positions
+            chunk.position[at] = NO_POSITION if positions is None else positions[places]
+        if call.said is not None:
+            said = Details(**call.said)
+            self._details.update(dict.fromkeys((at + chunk.first).tolist(), said))
+        elif self._details:
+            for row in (at + chunk.first).tolist():
+                self._details.pop(row, None)
 
     def _look(
         self, call: Call, chunk: Chunk, local: npt.NDArray[Any] | None, where: Any, which: Any, found: Found
     ) -> None:  # fmt: skip
-        """At the rows whose cell asks for more than a move."""
+        """At the rows whose cell asks for more than numbers that go up."""
         got = self._found[which]
-        at = which if local is None else local[which]
-        places = which + (where.start or 0) if isinstance(where, slice) else where[which]
-        slow = np.flatnonzero(got & sh.SLOW)
-        if len(slow):
-            got[slow] = self._slow(
-                call, chunk, at[slow], places[slow], self._cells[which[slow]], found
-            )
         marks = int(np.bitwise_or.reduce(got))
-        if marks & sh.LATE:
-            late = at[(got & sh.LATE) != 0]
-            chunk.late[late] += np.uint32(1)
-            found.late += len(late)
+        if marks & sh.SLOW:
+            slow = np.flatnonzero((got & sh.SLOW).astype(np.bool_))
+            self._slow(call, chunk, local, where, which[slow], found)
+            got = self._found[which]  # what was slow is learnt, or done
+            marks = int(np.bitwise_or.reduce(got))
         if marks & sh.REFUSED:
-            for one in np.flatnonzero(got & sh.REFUSED).tolist():
-                self._refuse(call, chunk.first + int(at[one]), int(places[one]), found)
-        if marks & sh.WINS:
-            self._win(call, chunk, at, places, np.flatnonzero(got & sh.WINS))
+            no = which[np.flatnonzero((got & sh.REFUSED).astype(np.bool_))]
+            at = no if local is None else local[no]
+            found.refused.append(
+                Refusals(
+                    _places(where, no), at + chunk.first, self._found[no] & np.uint32(sh.NEXT),
+                    chunk.last[at], chunk.attempt[at], self._error_of(call),
+                )
+            )  # fmt: skip
         if marks >> sh.EFFECTS:
-            numbers = got >> np.uint32(sh.EFFECTS)
-            some = np.flatnonzero(numbers)
-            mine = at[some]
-            found.places.append(places[some])
-            found.rows.append(mine + chunk.first)
-            found.numbers.append(numbers[some])
-            found.attempts.append(chunk.attempt[mine].astype(np.int64))
+            some = np.flatnonzero(got >= np.uint32(1 << sh.EFFECTS))
+            at = which[some]
+            numbers = got[some] >> np.uint32(sh.EFFECTS)
+            places = _places(where, at)
+            if local is not None:
+                at = local[at]
+            found.places.append(places)
+            found.rows.append(at + chunk.first)
+            found.numbers.append(numbers)
+            found.attempts.append(chunk.attempt[at])
         if marks & sh.AGAIN:
-            chunk.attempt[at[(got & sh.AGAIN) != 0]] += np.uint32(1)
-
-    def _win(self, call: Call, chunk: Chunk, at: Any, places: Any, won: Any) -> None:
-        """What came with these events is now what goes out with the answer."""
-        rows = at[won]
-        if self._positioned:
-            positions = call.positions
-            chunk.position[rows] = NO_POSITION if positions is None else positions[places[won]]
-        if call.said is not None:
-            said = Details(**call.said)
-            self._details.update(dict.fromkeys((rows + chunk.first).tolist(), said))
-        elif self._details:
-            for row in (rows + chunk.first).tolist():
-                self._details.pop(row, None)
+            at = which[np.flatnonzero((got & sh.AGAIN).astype(np.bool_))]
+            chunk.attempt[at if local is None else local[at]] += np.uint32(1)
 
     def _slow(
-        self, call: Call, chunk: Chunk, at: Any, places: Any, cells: Any, found: Found
-    ) -> npt.NDArray[np.uint32]:
-        """Cells that were not learnt, or that an object must answer: what they hold now, 0 where all is done."""
+        self, call: Call, chunk: Chunk, local: npt.NDArray[Any] | None, where: Any, which: Any, found: Found
+    ) -> None:  # fmt: skip
+        """Cells that were not learnt, or that an object must answer.
+
+        What is learnt now stands in `_found` as if it had been known, with the numbers that go up; of what an
+        object did, nothing stands there.
+        """
+        at = which if local is None else local[which]
+        cells = self._cells[which]
         before = (cells >> sig.WIDTH_BITS).astype(np.uint16)
         chunk.shape[at] = before
         self.shapes.learn(cells)
         got: npt.NDArray[np.uint32] = self.shapes.table[cells]
-        easy = np.flatnonzero((got & sh.SLOW) == 0)
-        moved = at[easy]
-        chunk.shape[moved] = got[easy].astype(np.uint16)
-        if call.launches:
-            launched = easy[(got[easy] & sh.LAUNCHED) != 0]
-            if call.steps is None:
-                chunk.last[at[launched]] += 1
-            else:
-                chunk.last[at[launched]] = call.steps[places[launched]]
-        for one in np.flatnonzero(got & sh.SLOW).tolist():
+        asked = (got & sh.SLOW).astype(np.bool_)
+        got[asked] = before[asked]
+        self._found[which] = got
+        chunk.shape[at] = got.astype(np.uint16)
+        places = _places(where, which)
+        self._launch(call, chunk, at, places, got)
+        found.late += self._count_late(chunk, at, got)
+        won = np.flatnonzero((got & sh.WINS).astype(np.bool_))
+        self._win(call, chunk, at[won], places[won])
+        for one in np.flatnonzero(asked).tolist():
             row, place = chunk.first + int(at[one]), int(places[one])
-            if before[one] == sh.FREE:
-                if not call.to_all:
-                    self._no_request(row, place, call, found)
-            else:
+            if before[one] != sh.FREE:
                 self._ask_object(row, int(before[one]), place, call, found)
-            got[one] = 0
-        return got
+            elif not call.to_all:
+                self._no_request(row, place, call.fired(place)[0], found)
 
     def _ask_object(self, row: int, code: int, place: int, call: Call, found: Found) -> None:
         kept = code == sh.OBJECT
@@ -409,22 +433,51 @@ class RequestBatch(Rows):
         try:
             effects = request.fire(event, **details)
         except (IllegalEvent, LateEvent) as error:
-            found.refused.append((place, Refused(row, None, event, details, error)))
+            self._refuse(place, row, error, found)
             return
         found.late += request.late - late
         self._write(row, request)
         if effects:
             found.own.append((place, row, attempt, effects))
 
-    def _refuse(self, call: Call, row: int, place: int, found: Found) -> None:
-        """Note what is needed to say later what was wrong: the row may have moved on by then."""
-        request = self._built(row, self._shape(row), self._name(row))
-        event, details = call.fired(place)
-        found.refused.append((place, Refused(row, request, event, details)))
-
-    def _no_request(self, row: int, place: int, call: Call, found: Found) -> None:
-        if self.automaton.strict:
-            event, details = call.fired(place)
-            found.refused.append((place, Refused(row, None, event, details)))
-        else:
+    def _no_request(self, row: int, place: int, event: str, found: Found) -> None:
+        if not self.automaton.strict:
             found.unknown += 1
+            return
+        msg = f"{event} for row {row}, which no request has"
+        self._refuse(place, row, UnknownRequest(msg, event=event), found)
+
+    def _refuse(self, place: int, row: int, error: EventError, found: Found) -> None:
+        """An error that is made already."""
+        one = np.array([row])
+        found.refused.append(
+            Refusals(np.array([place]), one, one, one, one, lambda _part, _at: error)
+        )
+
+    def _error_of(self, call: Call) -> Callable[[Refusals, int], EventError]:
+        """What makes the errors of a call: the object that the row was then is asked to take the event."""
+
+        def error(part: Refusals, at: int) -> EventError:
+            shape = self.shapes.shapes[int(part.codes[at])]
+            assert shape is not None
+            name = self._name(int(part.rows[at]))
+            request = self.shapes.request(
+                shape, int(part.last[at]), int(part.attempts[at]), rid=name
+            )
+            event, details = call.fired(int(part.places[at]))
+            try:
+                request.fire(event, **details)
+            except (IllegalEvent, LateEvent) as refused:
+                return refused
+            msg = f"{event} was refused for {name}, and is not now"  # pragma: no cover
+            return EventError(msg, rid=name, event=event)  # pragma: no cover
+
+        return error
+
+
+def _places(where: Any, which: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Where the rows `which` of a part stand in the call, `where` being where the part does."""
+    if isinstance(where, slice):
+        return which + where.start if where.start else which
+    places: npt.NDArray[Any] = where[which]
+    return places

@@ -30,7 +30,8 @@ CHUNK_BITS = 15
 CHUNK = 1 << CHUNK_BITS
 
 NO_POSITION = int(np.iinfo(np.int64).min)
-_MOST = 1 << 62  # numbers up to here fit into columns, with room to count
+# Numbers up to here fit into columns, with room to count.
+_MOST, _MOST_32 = 1 << 62, 1 << 31
 
 _KINDS = {
     "shape": np.uint16,
@@ -337,8 +338,10 @@ class Rows:
         fits = (
             abs(request._last_step) < _MOST
             and (position == NO_POSITION or abs(position) < _MOST)
-            and max(request.attempt, request.late) < 1 << 31
+            and max(request.attempt, request.late) < _MOST_32
         )
+        chunk.attempt[at] = min(request.attempt, _MOST_32)
+        chunk.late[at] = min(request.late, _MOST_32)
         code = self.shapes.code(self.shapes.shape_of(request)) if fits else None
         if code is None:
             self._objects[row] = request
@@ -346,7 +349,6 @@ class Rows:
             return
         self._objects.pop(row, None)
         chunk.shape[at] = code
-        chunk.attempt[at], chunk.late[at] = request.attempt, request.late
         chunk.last[at], chunk.position[at] = request._last_step, position
         said = Details(details.message, details.status, details.cause)
         if said == NO_DETAILS:

@@ -34,15 +34,16 @@ from .signals import SIGNALS, WIDTH, Signal
 
 # A cell of the table, as 32 bits: the shape that it leads to, and what else there is to do.
 NEXT = (1 << 16) - 1
-LAUNCHED = 1 << 16  # the newest step's number goes up
-LATE = 1 << 17
-REFUSED = 1 << 18  # illegal, or late under the policy `strict`
-WINS = 1 << 19  # the event's details are now the outcome's
+LAUNCHED_BIT, LATE_BIT = 16, 17
+LAUNCHED = 1 << LAUNCHED_BIT  # the newest step's number goes up
+LATE = 1 << LATE_BIT
+WINS = 1 << 18  # the event's details are now the outcome's
+REFUSED = 1 << 19  # illegal, or late under the policy `strict`
 AGAIN = 1 << 20  # a new attempt
 SLOW = 1 << 21  # not learnt yet, or an object must do it
 EFFECTS = 22  # the number of the effects stands from this bit on
 MOST_EFFECTS = (1 << (32 - EFFECTS)) - 1
-HOT = LATE  # a cell as high as this asks for more than a move
+HOT = REFUSED  # a cell as high as this asks to be looked at by itself
 
 CODES = 4096
 """Room for so many shapes. They take two bytes a row, and 512 bytes of table each."""

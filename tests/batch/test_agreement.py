@@ -260,6 +260,13 @@ def test_a_broken_batch_is_noticed(mutant, monkeypatch):
     assert disagreement(Policy(), "prefill", witness) is not None
 
 
+def test_an_object_s_numbers_are_seen_in_columns():
+    """Passes so far apart that no shape has room for them: the row is an object, and counts on."""
+    apart = ("forward_launched", [0, 0], {"step": np.array([1, 17])})
+    trace = [("admit", None, {}), apart, ("forward_finished", 0, {"step": 2}), ("preempt", 0, {})]
+    assert disagreement(Policy(), "prefill", trace) is None
+
+
 def test_many_chunks():
     """Rows in two chunks, pairs in any order with rows that stand twice; and all rows at once."""
     count = columns.CHUNK + 3000
