@@ -27,7 +27,7 @@ test: $(READY) ## Run the tests, but for the slow ones (5 minutes at most).
 	$(PY) -m pytest -n 2 -m 'not slow'
 
 test-long: $(READY) ## Run all tests, with many more generated examples.
-	HYPOTHESIS_PROFILE=nightly $(PY) -m pytest -n 2 --timeout 3600
+	LIFECYCLE_PROFILE=nightly $(PY) -m pytest -n 2 --timeout 3600
 
 lint: $(READY) ## Check style, format, types, and that generated files are up to date.
 	$(PY) -m ruff check

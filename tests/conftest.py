@@ -6,18 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+
+from lifecycle.testing import profiles
 
 CUDA_TESTS = Path(__file__).parent / "cuda"
 
-# No profile has a deadline: a busy machine is no failure. HYPOTHESIS_PROFILE names one; where CI is set, "ci" is
-# taken, which tries the same examples in each run, so that a change is never blamed for an older fault.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
-settings.register_profile("nightly", deadline=None, max_examples=20_000, print_blob=True)
-settings.load_profile(
-    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
-)
+# The plugin takes the profile that LIFECYCLE_PROFILE names. Where none is named it is "ci" if CI is set, which
+# tries the same examples in each run.
+if profiles.named() is None:
+    profiles.load(profiles.CI if os.environ.get("CI") else profiles.DEFAULT)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

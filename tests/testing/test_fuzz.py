@@ -128,7 +128,7 @@ def test_a_right_scheduler_comes_through_and_the_budget_is_kept(tmp_path):
 
 def test_rounds_go_on_with_further_seeds_until_the_budget_is_spent():
     seen = []
-    plan = fuzz.Plan(CAREFUL, Capabilities(), seed=3, examples=10, budget=2)
+    plan = fuzz.Plan(CAREFUL, Capabilities(), seed=3, examples=10, budget=0.6)
     outcome = fuzz.hunt(plan, seen.append)
     assert outcome.finding is None
     assert outcome.tally.rounds > 1
