@@ -22,10 +22,11 @@ the same tables and policies, with steps, ops and attempts counted in the same w
 out. A loop of Python costs some 100 ns a request; here a pending poll costs about 1 ns a request, any other
 event a few.
 
-:meth:`RequestBatch.apply` takes one event for all rows, one for each, or pairs of signals and rows, and gives back
-the few rows that ask for something. :meth:`RequestBatch.poll` takes the polls of a whole in-flight queue.
-:meth:`~Rows.add` and :meth:`~Rows.remove` are how requests come and go; :meth:`~Rows.request` and
-:meth:`~Rows.put` turn a row into an object and back.
+:meth:`RequestBatch.apply` takes one event for all rows, one for each, or pairs of signals and rows, and gives
+back the few rows that ask for something. :meth:`RequestBatch.poll` takes the polls of a whole in-flight queue;
+a :class:`Queue` (:meth:`RequestBatch.queue`) does so again and again for the same rows. :meth:`~Rows.add` and
+:meth:`~Rows.remove` are how requests come and go; :meth:`~Rows.request` and :meth:`~Rows.put` turn a row into
+an object and back.
 
 This package needs numpy: ``pip install "request-lifecycle[batch]"``.
 """
@@ -41,6 +42,7 @@ except ImportError as error:  # pragma: no cover  # a test runs this in a proces
 from .applied import Applied, Errors
 from .batch import RequestBatch
 from .columns import ROW_BYTES
+from .queue import Queue
 from .shapes import Shapes, shapes_of
 from .signals import SIGNALS, code
 
@@ -49,6 +51,7 @@ __all__ = [
     "SIGNALS",
     "Applied",
     "Errors",
+    "Queue",
     "RequestBatch",
     "Shapes",
     "code",

@@ -25,11 +25,11 @@ from ..reasons import Details
 from ..spec import Table
 from . import shapes as sh
 from . import signals as sig
-from .applied import NO_ERRORS, NO_NUMBERS, NO_ROWS, Applied, Found, Ints, Refusals
+from .applied import NO_ROWS, Applied, Found, Ints, Refusals
 from .call import Call, call_of
 from .columns import CHUNK, NO_POSITION, Chunk, Rows
+from .queue import PENDING, Queue, polls_of, still
 
-_PENDING = int(Verdict.PENDING)
 _DRAINED = sig.code("transfer_drained")
 _POLLS = np.array(
     [sig.code(f"transfer_{word}") for word in ("failed", "pending", "succeeded")], np.uint8
@@ -52,6 +52,7 @@ class RequestBatch(Rows):
         shapes: the shapes that rows may have, shared by all batches of the same automaton.
         slots: how many rows there are, those that are free included.
         late, unknown: how many events were late, or for a row that no request has, since the beginning.
+        nothing: what :meth:`poll` returns where nothing is to be done.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class RequestBatch(Rows):
         super().__init__(compile_table(table, policy), name)
         self.late = 0
         self.unknown = 0
+        self.nothing = Found(self.shapes).applied(ordered=True)
         self._positioned = False  # whether a token position was ever given
         # What one chunk needs for its working.
         self._cells: Ints = np.empty(CHUNK, np.int64)
@@ -120,6 +122,7 @@ class RequestBatch(Rows):
             BadDetail: no such event or signal, a detail that no such event can have, a row that does not exist,
                 or arrays of different lengths. Nothing is applied.
         """
+        self._version += 1
         found = Found(self.shapes)
         chosen: Ints | None = None
         keep = None
@@ -173,28 +176,34 @@ class RequestBatch(Rows):
             BadDetail: another number, a row that does not exist, or arrays of different lengths. Nothing is
                 applied.
         """
-        said = np.asarray(polls)
         chosen = np.arange(self.slots) if rows is None else self._checked(rows)
-        if said.shape != chosen.shape or (said.dtype.kind not in "iu" and said.size):
-            msg = f"{len(chosen)} rows take as many polls, integers, not {said.dtype} of shape {said.shape}"
-            raise BadDetail(msg)
-        # A pending poll leaves nearly every shape as it is, and nearly every poll is pending. Both are checked,
-        # for every row: a poll that is not, or a row that is done, goes the long way.
-        if bool((said == _PENDING).all()) and self._all_still(chosen):
-            return Applied(NO_ROWS, NO_NUMBERS, NO_ROWS, NO_ERRORS, 0, 0, self.shapes)
-        return self._poll(said, chosen, failed_implies_drained)
-
-    def _all_still(self, rows: Ints) -> bool:
-        """Whether a pending poll leaves each of these rows as it is."""
-        if len(self._chunks) == 1:
-            highest = self._chunks[0].shape.take(rows).max(initial=0)
-            return bool(highest < sh.MOVED_BY_PENDING)
-        return not any(
-            chunk.shape.take(local).max(initial=0) >= sh.MOVED_BY_PENDING
-            for chunk, local, _ in self._parts(rows)
+        said = polls_of(polls, len(chosen))
+        some = said != PENDING
+        return self._poll(
+            said, chosen, some, still(list(self._parts(chosen))), failed_implies_drained
         )
 
-    def _poll(self, polls: npt.NDArray[Any], rows: Ints, drains: bool) -> Applied:
+    def queue(self, rows: npt.ArrayLike) -> Queue:
+        """These rows as an in-flight queue, whose polls are taken in with less work than by :meth:`poll`.
+
+        Raises:
+            BadDetail: a row does not exist.
+        """
+        return Queue(self, self._checked(rows).copy())
+
+    def _poll(
+        self, polls: npt.NDArray[Any], rows: Ints, some: npt.NDArray[np.bool_], still: bool, drains: bool
+    ) -> Applied:  # fmt: skip
+        """Take in polls, of which `some` are not pending; `still` says that pending ones change nothing.
+
+        Nearly every poll is pending, and leaves nearly every row as it is. Both are checked, for every row, before
+        this is called; then only the others are looked at.
+        """
+        if still:
+            which = np.flatnonzero(some)
+            if not len(which):
+                return self.nothing
+            polls, rows = polls[which], rows[which]
         if len(polls) and (polls.min() < Verdict.FAILED or polls.max() > Verdict.SUCCEEDED):
             msg = "a poll is 0 (failed), 1 (pending) or 2 (succeeded)"
             raise BadDetail(msg)

@@ -5,7 +5,7 @@ out: the newest step, the attempt, the late events, the token position at which 
 and a deadline; 38 bytes in all. What few rows have stands beside the columns: messages and HTTP statuses in a
 dictionary, and rows that cannot be a shape as the objects that they are.
 
-Columns come in chunks of 32,768 rows. They grow by one chunk at a time and never move a row, so no loop ever waits
+Columns come in chunks of 65,536 rows. They grow by one chunk at a time and never move a row, so no loop ever waits
 for a large copy; and what one chunk needs for its working fits into a core's cache.
 """
 
@@ -26,7 +26,7 @@ from . import shapes as sh
 from .applied import NO_ROWS, Ints
 from .shapes import Shapes, shapes_of
 
-CHUNK_BITS = 15
+CHUNK_BITS = 16
 CHUNK = 1 << CHUNK_BITS
 
 NO_POSITION = int(np.iinfo(np.int64).min)
@@ -50,7 +50,7 @@ Part = tuple["Chunk", npt.NDArray[Any], Where]
 
 
 class Chunk:
-    """The columns of 32,768 rows, the first of which has the number `first`."""
+    """The columns of 65,536 rows, the first of which has the number `first`."""
 
     __slots__ = (*_KINDS, "first")
 
@@ -81,6 +81,7 @@ class Rows:
         self._chunks: list[Chunk] = []
         self._free: Ints = np.empty(64, np.int64)  # a stack of rows that may be used again
         self._frees = 0
+        self._version = 0  # goes up with whatever may change a row
         self._objects: dict[int, RequestLifecycle] = {}
         self._details: dict[int, Details] = {}  # without positions, which are a column
 
@@ -99,6 +100,7 @@ class Rows:
         if count < 0:
             msg = f"cannot add {count} requests"
             raise BadDetail(msg)
+        self._version += 1
         again = min(count, self._frees)
         self._frees -= again
         rows = np.empty(count, np.int64)
@@ -134,6 +136,7 @@ class Rows:
         if len(rows) > 1 and len(np.unique(rows)) < len(rows):
             msg = "rows cannot be removed: one is named twice"
             raise LifecycleError(msg)
+        self._version += 1
         if self._objects or self._details:
             for row in rows.tolist():
                 self._objects.pop(row, None)
@@ -264,8 +267,9 @@ class Rows:
                 )
                 raise BadDetail(msg)
             array = array.astype(np.int64).reshape(-1)
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= self.slots:
+        # A negative number reads as a very high one here: one comparison for both ends.
+        if np.count_nonzero(array.view(np.uint64) >= np.uint64(self.slots)):
+            low, high = int(array.min()), int(array.max())
             msg = f"row {low if low < 0 else high} does not exist: there are {self.slots}, from 0"
             raise BadDetail(msg)
         return array

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifecycle import (
+    BadDetail,
     IllegalEvent,
     LateEvent,
     LifecycleError,
@@ -278,3 +279,56 @@ def test_a_row_is_small_and_growth_copies_nothing():
     batch.add(columns.CHUNK)
     assert batch._chunks[0].shape is first
     assert batch.by_state() == {"queued": columns.CHUNK, "prefilling": 1_000_000}
+
+
+# Queues.
+
+
+@pytest.mark.parametrize("count", [50, columns.CHUNK + 50])
+def test_a_queue_of_polls(count):
+    """It takes polls as `poll` does, and looks at its rows again after whatever happened to any of them."""
+    batch, rows = in_flight(count)
+    rows = np.random.default_rng(3).permutation(rows)
+    queue = batch.queue(rows)
+    quiet = np.full(count, PENDING, np.int8)
+    assert queue.poll(quiet) is batch.nothing
+    polls = quiet.copy()
+    polls[[3, 4]] = SUCCEEDED, FAILED
+    assert texts(queue.poll(polls)) == [
+        (rows[3], ["release_kv", "report"]), (rows[4], ["cancel_transfer"])
+    ]  # fmt: skip
+    assert queue.poll(quiet).late == 1  # of the one that is done
+    assert queue.poll(quiet.astype(np.int64)).late == 1
+    queue.leave([rows[3]])
+    assert len(queue) == count - 1
+    assert queue.poll(quiet[1:]) is batch.nothing
+    batch.apply("transfer_succeeded", rows[5])
+    assert queue.poll(quiet[1:]).late == 1
+    batch.remove([rows[5]])
+    assert queue.poll(quiet[1:]).unknown == 1
+    again = batch.add()  # the same row, another request: queued, and a poll is nothing to it
+    assert again[0] == rows[5]
+    assert queue.poll(quiet[1:]) is batch.nothing
+    queue.extend(rows[[3]])
+    assert queue.rows[-1] == rows[3]
+    assert queue.poll(quiet).late == 1
+    for bad in (quiet[1:], quiet + 5, quiet.astype(float)):
+        with pytest.raises(BadDetail):
+            queue.poll(bad)
+    with pytest.raises(BadDetail):
+        batch.queue([count])
+    with pytest.raises(BadDetail):
+        queue.extend([-1])
+
+
+def test_a_queue_that_would_not_look_again_is_noticed(monkeypatch):
+    """With the count of changes standing still, the queue misses what happened."""
+    monkeypatch.setattr(
+        RequestBatch, "_version", property(lambda self: 0, lambda *_: None), raising=False
+    )
+    batch, rows = in_flight(3)
+    queue = batch.queue(rows)
+    quiet = np.full(3, PENDING, np.int8)
+    assert queue.poll(quiet) is batch.nothing
+    batch.apply("transfer_succeeded", 1)
+    assert queue.poll(quiet).late == 0
