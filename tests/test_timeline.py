@@ -107,11 +107,11 @@ def test_every_cell_is_explained_with_its_why(table, event):
 
 
 def test_a_table_of_ones_own_is_explained(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_leg.py").write_text(
         "from lifecycle.decode import DECODE as LEG\n", encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(main, ["explain", "queued", "admit", "--table", "mine:LEG"])
+    ran = CliRunner().invoke(main, ["explain", "queued", "admit", "--table", "own_leg:LEG"])
     assert "it becomes transferring" in ran.stdout
 
 
