@@ -115,7 +115,7 @@ def take_audit(pool: PagePool) -> Audit:
     for slab in slabs:
         for page in slab.free_pages():
             note(page, PageClass.FREE, f"the free stack of slab {slab.index}")
-    for lease in pool._live:
+    for lease in pool._leases():
         for page in lease._pages:
             note(page, PageClass.HELD, repr(lease))
     waitings = [(PageClass.PENDING, w) for w in pool._waiting.values()]

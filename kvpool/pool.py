@@ -194,8 +194,9 @@ class PagePool:
         self._current = self._no_slab
         self._slabs: list[Slab | None] = []
 
-        # The leases that are held, oldest first (a dictionary keeps their order, a set would not).
-        self._live: dict[Lease, None] = {}
+        # The leases that are held. A set, since one that entries come to and leave in turn is not
+        # built anew again and again, as a dictionary is; `_leases` puts them in order.
+        self._live: set[Lease] = set()
         self._claims: dict[int, PageClaims] = {}
         self._events = EventQueue()
         self._waiting: dict[int, Waiting] = {}
@@ -234,7 +235,7 @@ class PagePool:
                     taken = _pop_pages(chunks, pages)
                     count = len(taken)
                 slab.free_count -= count
-                self._live[lease := Lease()] = None
+                self._live.add(lease := Lease())
                 lease._pool = self
                 lease._pages = taken
                 lease._slab = slab
@@ -327,7 +328,7 @@ class PagePool:
             self._lock.wait()
         try:
             if lease._more is None and not events and not ops:
-                del self._live[lease]  # whoever is not in there is refused below
+                self._live.remove(lease)  # whoever is not in there is refused below
                 self._op = lease._ended_at = self._op + 1
                 lease._ended_by = by
                 slab = lease._slab
@@ -556,7 +557,8 @@ class PagePool:
         return self._op
 
     def _leases(self) -> list[Lease]:
-        return list(self._live)
+        """The held leases, oldest first."""
+        return sorted(self._live, key=operator.attrgetter("_generation"))
 
     def _some_slabs(self) -> list[Slab]:
         return [slab for slab in self._slabs if slab is not None]
@@ -617,7 +619,7 @@ class PagePool:
             lease._extra().start_time = self._clock()
         if self._debug is not None:
             lease._extra().alloc_site = call_site()
-        self._live[lease] = None
+        self._live.add(lease)
         return lease
 
     def _in_one_slab(self, pages: Pages) -> bool:
@@ -713,7 +715,7 @@ class PagePool:
         if self._debug is not None:
             more.end_site = call_site()
             self._debug.note_end(lease)
-        del self._live[lease]
+        self._live.remove(lease)
         shared: Pages = ()
         own = lease._pages
         if more.shared:

@@ -586,7 +586,7 @@ def test_a_late_write_found_by_a_prompt_leaves_no_claim_behind():
 
 
 def lose(pool, lease):
-    del pool._live[lease]
+    pool._live.remove(lease)
 
 
 def free_twice(pool, lease):
