@@ -127,7 +127,9 @@ class Player:
         violations = self.world.referee.violations
         if violations:
             first = violations[0]
-            raise _BROKEN[first.invariant](first, self.world.trace, self.script)
+            # What the scheduler heard after that is no part of the story.
+            told = self.world.trace[: first.events]
+            raise _BROKEN[first.invariant](first, told, self.script)
 
     # One method an action.
 

@@ -40,6 +40,7 @@ from ..vocabulary import (
 from .notice import Notice
 
 ABORTS = frozenset(ABORT_REASONS.values())
+_DECIDING = frozenset({*OWN_REASON, Event.TRANSFER_DRAINED})
 
 
 @attrs.frozen
@@ -406,16 +407,17 @@ class Referee:
                 self._break(Invariant.DRAIN_TO_ZERO, rid, text)
 
     def _meant_for_another(self, rid: str) -> Invariant | None:
-        """Whether `rid` is ended although nothing was heard of it: by an abort or fault of another."""
+        """Whether `rid` is ended although nothing was heard of it: by the abort or fault of another that was last."""
         if rid in self._heard:
             return None
         if rid in self._stale:
             return Invariant.ATTEMPT_SCOPED
-        heard = [reason for reasons in self._heard.values() for reason in reasons]
-        if not heard:
-            return None
-        last = {line["event"] for line in self.trace[-3:]}
-        return Invariant.EXACT_TARGET if "abort" in last else Invariant.FAULT_ISOLATED
+        for line in reversed(self.trace):
+            if line.get("event") == Event.ABORT:
+                return Invariant.EXACT_TARGET
+            if line.get("event") in _DECIDING:
+                return Invariant.FAULT_ISOLATED
+        return None
 
     # Words.
 
