@@ -407,7 +407,7 @@ class Referee:
                 self._break(Invariant.DRAIN_TO_ZERO, rid, text)
 
     def _meant_for_another(self, rid: str) -> Invariant | None:
-        """Whether `rid` is ended although nothing was heard of it: by the abort or fault of another that was last."""
+        """Whether an abort or a fault meant for another ended `rid`, of which nothing was heard."""
         if rid in self._heard:
             return None
         if rid in self._stale:
