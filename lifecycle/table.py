@@ -389,6 +389,14 @@ class RequestTable:
                     queue.append((now, request, attempt))
         return todos
 
+    def next_deadline(self) -> float | None:
+        """The earliest time at which :meth:`expire` may find something; None if no deadline runs.
+
+        For a caller that sets a timer instead of asking in each turn. The request may have moved on by then.
+        """
+        due = [queue[0][0] + self.deadlines[name] for name, queue in self._watch.items() if queue]
+        return min(due, default=None)
+
     def forget(self, request: RequestLifecycle) -> None:
         """Drop a life that is over. Whatever still comes for it is unknown from now on.
 
