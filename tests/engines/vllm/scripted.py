@@ -1,6 +1,6 @@
 """A KV connector that does what a test says: how much it loads, and whether it reads on after a finish.
 
-It stands for a transfer engine, and is loaded by vLLM as connectors from outside are: by name and module path. What
+It stands for a transfer engine. vLLM loads it as it does connectors from outside, by name and module path. What
 its workers would report is what a test hands to :meth:`tests.engines.vllm.engine.Engine.step`.
 """
 
