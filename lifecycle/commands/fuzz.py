@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 from rich.console import Console
 from rich.progress import (
@@ -26,6 +27,7 @@ from rich.text import Text
 
 from ..diagrams.sequence import sequence
 from ..replay import Replay
+from ..testing.player import Capabilities
 from ..timeline import Timeline, plain
 from ..trace import parse, write
 from .common import BadInput, console
@@ -35,31 +37,22 @@ if TYPE_CHECKING:
     from ..testing.fuzz import Finding, Outcome, Plan, Tally
 
 PROFILES = ("default", "ci", "nightly")
-CAPABILITIES = (
-    "chunked_prefill",
-    "preemption",
-    "drain_deadline",
-    "at_decision",
-    "rid_reuse",
-    "ranks",
-)
 
 
-def _capability(name: str) -> Callable[[Any], Any]:
-    word = name.replace("_", "-")
-    default = name == "chunked_prefill"
+def _capability(field: Any) -> Callable[[Any], Any]:
+    word = field.name.replace("_", "-")
     return click.option(
         f"--{word}/--no-{word}",
-        name,
-        default=default,
+        field.name,
+        default=field.default,
         show_default=True,
-        help=f"Whether the scheduler has the capability {name}.",
+        help=f"Whether the scheduler has the capability {field.name}.",
     )
 
 
 def _capabilities(command: Any) -> Any:
-    for name in reversed(CAPABILITIES):
-        command = _capability(name)(command)
+    for field in reversed(attrs.fields(Capabilities)):
+        command = _capability(field)(command)
     return command
 
 
@@ -159,7 +152,6 @@ def _plan(
     coverage: str | None,
     claimed: dict[str, bool],
 ) -> Plan:
-    from ..testing.contract import Capabilities
     from ..testing.fuzz import Plan
     from ..testing.profiles import DEFAULT, PROFILES, named
 

@@ -25,6 +25,7 @@ class Attempt:
     pages: tuple[int, ...] = ()
     steps: list[int] = attrs.field(factory=list)
     ops: list[str] = attrs.field(factory=list)
+    shared: tuple[int, ...] = ()  # pages of the prefix cache on which it has a claim
     told: bool = False  # the other leg was told of a cancel
     shares: dict[str, dict[int, bool]] = attrs.field(
         factory=dict
@@ -283,7 +284,12 @@ class Careful:
         """Launch the next chunk; at most two are in the pipe at a time."""
         launched = job.computed + len(job.attempt.steps)
         if launched < job.chunks and len(job.attempt.steps) < 2:
-            job.attempt.steps.append(self.world.launch(job.rid))
+            step = self.world.launch(job.rid)
+            if self.world.overlap_steps:
+                job.attempt.steps.append(step)
+            else:  # the result is there
+                job.computed += 1
+                self.send(job)
 
     def send(self, job: Job) -> None:
         """Hand the chunk that is computed to the sender."""

@@ -1,6 +1,6 @@
 """The search behind ``lifecycle fuzz``: rounds of examples, in one process or several, until something is found.
 
-:func:`hunt` plays the machine of :mod:`lifecycle.testing.contract` in this process; it tells after each example
+:func:`hunt` plays the machine of :mod:`lifecycle.testing.machine` in this process; it tells after each example
 how far it is, and may be stopped by a deadline. :func:`hunt_in_processes` starts several, each with a seed of its
 own, and ends them all at the first finding. Hypothesis keeps what is found in a database if it is given one, and
 tries that first; a database can be shared between machines.
@@ -27,21 +27,12 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import HypothesisException
 from hypothesis.stateful import run_state_machine_as_test
 
-from .contract import (
-    DEFAULT_SETTINGS,
-    STAGES,
-    Action,
-    Capabilities,
-    ContractBroken,
-    MakeScheduler,
-    WorldMachine,
-    machine,
-    shortened,
-)
+from .contract import DEFAULT_SETTINGS, stages
 from .coverage import Coverage
+from .machine import WorldMachine, machine
+from .player import Action, Capabilities, ContractBroken, MakeScheduler, shortened, world_for
 from .referee import Violation
 from .regression import importable
-from .world import World
 
 SEEDS_APART = 1_000_003
 """Between the seeds of workers; rounds count up by one, so that no two try the same."""
@@ -100,7 +91,7 @@ class Finding:
     """What was found, as it travels between processes.
 
     Attributes:
-        violation, trace, script: as of :class:`~lifecycle.testing.contract.ContractBroken`.
+        violation, trace, script: as of :class:`~lifecycle.testing.player.ContractBroken`.
         seed: of the round in which it was found.
         steady: whether it broke again when it was played again; if not, it was not shortened.
     """
@@ -175,7 +166,7 @@ def resolve(spec: str, capabilities: Capabilities) -> MakeScheduler:
 
 
 def _try(spec: str, factory: Callable[..., Any], capabilities: Capabilities) -> None:
-    world = World(policy=capabilities.policy, ranks=2 if capabilities.ranks else 1)
+    world = world_for(capabilities)
     try:
         scheduler = factory(world)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it raises is told
@@ -279,10 +270,10 @@ def _round(
     database: ExampleDatabase | None,
 ) -> Finding | None:
     seed = plan.seed + tally.rounds
-    for requests, chunks, share in STAGES:
+    for requests, chunks, examples in stages(plan.examples):
         config = settings(
             DEFAULT_SETTINGS,
-            max_examples=max(1, round(plan.examples * share)),
+            max_examples=examples,
             database=database,
             phases=[Phase.reuse, Phase.generate] if database is not None else [Phase.generate],
         )

@@ -37,6 +37,7 @@ from ..vocabulary import (
     FinishReason,
     Invariant,
 )
+from .cachebook import CacheBook
 from .notice import Notice
 
 ABORTS = frozenset(ABORT_REASONS.values())
@@ -53,7 +54,8 @@ class Violation:
     events: int
 
     def __str__(self) -> str:
-        return f"{self.invariant} is broken for request {self.rid!r}: {self.what}"
+        whose = f" for request {self.rid!r}" if self.rid else ""
+        return f"{self.invariant} is broken{whose}: {self.what}"
 
 
 @attrs.define
@@ -63,6 +65,7 @@ class Attempt:
     pages: tuple[int, ...]
     completed_ops: int = 0
     away: str = ""  # how the pages went: freed or quarantined
+    release: Effect | None = None  # what the reference said of it when it was due
 
 
 class Referee:
@@ -72,6 +75,7 @@ class Referee:
         reference: the library's own table; what it says is right.
         trace: every event so far, as the lines of a trace.
         violations: what broke, oldest first.
+        cache: which pages are the prefix cache's.
     """
 
     def __init__(self, policy: Policy, ranks: int = 1) -> None:
@@ -84,6 +88,7 @@ class Referee:
         if policy != Policy():
             self.trace.append({"policy": policy.to_mapping()})
         self.violations: list[Violation] = []
+        self.cache = CacheBook()
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._holder: dict[int, tuple[str, int]] = {}
         self._due: dict[tuple[EffectKind, str, int], Effect] = {}
@@ -150,7 +155,11 @@ class Referee:
         """Whether this life has ended, and nothing that was due is left to do."""
         request = self._request(rid)
         due = any(owner == rid for _, owner, _ in self._due)
-        return request is not None and request.over and rid in self._reports and not due
+        out = any(owner == rid for owner, _ in self._holder.values()) or any(
+            owner == rid for _, (owner, _) in self.cache.open()
+        )
+        told = rid in self._reports
+        return request is not None and request.over and told and not due and not out
 
     def incarnation(self, rid: str) -> int:
         """Which life of the rid is the newest."""
@@ -234,12 +243,16 @@ class Referee:
         self._stale.clear()
         self._late = False
 
-    def admitted(self, rid: str, pages: tuple[int, ...]) -> None:
-        """The scheduler took pages for the newest attempt of `rid`."""
+    def admitted(self, rid: str, pages: tuple[int, ...], cached: Sequence[int] = ()) -> None:
+        """The scheduler took pages for the newest attempt of `rid`, some of them from the prefix cache."""
         request = self._request(rid)
-        if not self.fire(rid, Event.ADMIT, pages=len(pages)) or request is None:
+        if not self.fire(rid, Event.ADMIT, pages=len(pages) + len(cached)) or request is None:
             self._new_work(rid, "is given pages")
             return
+        for page in cached:
+            wrong = self.cache.taken(page, (rid, request.attempt))
+            if wrong is not None:
+                self._break(Invariant.CLAIM_COUNT, rid, wrong)
         self._attempts[rid, request.attempt] = Attempt(pages)
         for page in pages:
             self._holder[page] = (rid, request.attempt)
@@ -275,13 +288,53 @@ class Referee:
         """The scheduler gave pages back, as those of `rid`."""
         for page in pages:
             holder = self._holder.pop(page, None)
-            if holder is None:
+            if holder is not None:
+                self._part(rid, holder)
+            elif page in self.cache.claims:
+                text = f"page {page} is freed, and the prefix cache has a claim on it"
+                self._break(Invariant.CLAIM_COUNT, rid, text)
+            else:
                 self._break(Invariant.SINGLE_RELEASE, rid, f"page {page} is freed a second time")
-                continue
-            attempt = self._attempts[holder]
-            if attempt.away != "freed":
-                attempt.away = "freed"
-                self._judge_free(rid, holder)
+
+    def unlocked(self, rid: str, pages: Sequence[int]) -> None:
+        """The scheduler dropped claims of `rid` on pages of the prefix cache."""
+        for page in pages:
+            holders = self.cache.holders(page, rid)
+            if holders:
+                # Of two attempts the one whose time has come.
+                holder = next((each for each in holders if self._may_go(each)), holders[-1])
+                self.cache.dropped(page, holder)
+                self._part(rid, holder)
+            elif self.cache.is_unproven(page, rid):
+                text = f"its drain was never proven, and its claim on the cached page {page} is dropped"
+                self._break(Invariant.NO_FREE_IN_FLIGHT, rid, text)
+            else:
+                text = f"it drops a claim on the cached page {page} that it does not have"
+                self._break(Invariant.CLAIM_COUNT, rid, text)
+
+    def evicted(self, pages: Sequence[int]) -> None:
+        """The prefix cache gave pages back to the pool."""
+        for page in pages:
+            holders = self.cache.claims.get(page)
+            wrong = self.cache.evicted(page)
+            if wrong is not None:
+                rid = holders[0][0] if holders else ""
+                second = holders is None
+                self._break(
+                    Invariant.SINGLE_RELEASE if second else Invariant.CLAIM_COUNT, rid, wrong
+                )
+
+    def _may_go(self, holder: tuple[str, int]) -> bool:
+        """Whether an attempt's release is due, or has begun."""
+        attempt = self._attempts[holder]
+        return attempt.away == "freed" or (EffectKind.RELEASE_KV, *holder) in self._due
+
+    def _part(self, rid: str, holder: tuple[str, int]) -> None:
+        """`rid` parts with pages of an attempt: the first of them is judged, for all."""
+        attempt = self._attempts[holder]
+        if attempt.away != "freed":
+            attempt.away = "freed"
+            self._judge_free(rid, holder)
 
     def _judge_free(self, rid: str, holder: tuple[str, int]) -> None:
         owner, number = holder
@@ -289,7 +342,9 @@ class Referee:
             text = f"pages that request {owner!r} holds now are freed a second time"
             self._break(Invariant.SINGLE_RELEASE, rid, text)
             return
-        if self._due.pop((EffectKind.RELEASE_KV, owner, number), None) is not None:
+        due = self._due.pop((EffectKind.RELEASE_KV, owner, number), None)
+        if due is not None:
+            self._attempts[holder].release = due
             return
         if (EffectKind.QUARANTINE_KV, owner, number) in self._due:
             text = "its drain was never proven, and its pages are freed instead of quarantined"
@@ -322,6 +377,7 @@ class Referee:
             attempt = self._attempts[holder]
             if attempt.away != "quarantined":
                 attempt.away = "quarantined"
+                self.cache.quarantined(holder)
                 if self._due.pop((EffectKind.QUARANTINE_KV, *holder), None) is None:
                     text = f"its pages are quarantined, but {self._where(holder[0])}"
                     self._break(Invariant.CLAIM_COUNT, holder[0], text)
@@ -366,13 +422,25 @@ class Referee:
             self._break(self._meant_for_another(rid) or Invariant.PEER_TOLD, rid, text)
         self._cancelled.add((rid, number))
 
-    def published(self, rid: str, pages: Sequence[int]) -> None:
-        """The scheduler gave pages to the prefix cache."""
-        holder = self._holder.get(pages[0]) if pages else None
-        due = None if holder is None else self._due.get((EffectKind.RELEASE_KV, *holder))
-        if due is None or not due.publish:
-            text = f"its pages go to the prefix cache, but {self._where(rid)}"
-            self._break(Invariant.NO_TAINTED_PUBLISH, rid, text)
+    def published(self, rid: str, pages: Sequence[int], *, keep: bool = False) -> None:
+        """The scheduler gave pages to the prefix cache; with `keep` they are the cache's from then on."""
+        for page in pages:
+            holder = self._holder.get(page)
+            attempt = None if holder is None else self._attempts[holder]
+            if holder is None or attempt is None or holder[0] != rid:
+                text = f"page {page}, which it does not hold, goes to the prefix cache"
+                self._break(
+                    Invariant.CLAIM_COUNT if keep else Invariant.NO_TAINTED_PUBLISH, rid, text
+                )
+                continue
+            due = self._due.get((EffectKind.RELEASE_KV, *holder), attempt.release)
+            if due is None or not due.publish:
+                text = f"its pages go to the prefix cache, but {self._where(rid)}"
+                self._break(Invariant.NO_TAINTED_PUBLISH, rid, text)
+            elif keep:
+                del self._holder[page]
+                self._part(rid, holder)
+                self.cache.kept(page)
 
     def crashed(self, doing: str, rid: str, error: Exception) -> None:
         """A call into the scheduler raised."""
@@ -405,6 +473,12 @@ class Referee:
             elif self._attempts[rid, number].away == "":
                 text = f"attempt {number} is over, and its pages never went back"
                 self._break(Invariant.DRAIN_TO_ZERO, rid, text)
+        for page, (rid, number) in self._holder.items():
+            text = f"attempt {number} is over, and page {page} of it never went back"
+            self._break(Invariant.DRAIN_TO_ZERO, rid, text)
+        for page, (rid, number) in self.cache.open():
+            text = f"attempt {number} is over, and its claim on the cached page {page} was never dropped"
+            self._break(Invariant.DRAIN_TO_ZERO, rid, text)
 
     def _meant_for_another(self, rid: str) -> Invariant | None:
         """Whether an abort or a fault meant for another ended `rid`, of which nothing was heard."""

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from ..vocabulary import AbortSource, Event, GrammarCause
-from .contract import Action, Capabilities, ContractBroken, MakeScheduler, Player
+from .player import Action, Capabilities, ContractBroken, MakeScheduler, Player
 
 # Which argument of an action is a word of which vocabulary. A scheduler may compare them by identity.
 _WORDS: dict[str, tuple[int, Callable[[str], Any]]] = {
@@ -40,7 +40,7 @@ def play(
     Args:
         make_scheduler: builds the scheduler on a world.
         capabilities: what it can do.
-        script: actions as :attr:`~lifecycle.testing.contract.ContractBroken.script` has them, or as plain words.
+        script: actions as :attr:`~lifecycle.testing.player.ContractBroken.script` has them, or as plain words.
 
     Raises:
         ContractBroken: an invariant broke.

@@ -79,10 +79,26 @@ class World:
         pages: how many pages the pool has.
         policy: the contract's open choices, as the scheduler under test takes them.
         ranks: how many ranks send a share of each op; each share ends by itself.
+        overlap_steps: whether passes go on while the loop turns; if not, :meth:`launch` waits for the end.
+        prefix_cache: whether pages that are published belong to the prefix cache from then on.
+
+    Attributes:
+        warm: what the prefix cache holds when the scheduler starts, as after a warm-up: the page of each content
+            (see :meth:`prompt`).
     """
 
-    def __init__(self, pages: int = 8, policy: Policy = DEFAULT_POLICY, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        pages: int = 8,
+        policy: Policy = DEFAULT_POLICY,
+        ranks: int = 1,
+        *,
+        overlap_steps: bool = True,
+        prefix_cache: bool = False,
+    ) -> None:
         self.ranks = ranks
+        self.warm: dict[str, int] = {}
+        self.overlap_steps, self.prefix_cache = overlap_steps, prefix_cache
         self.referee = Referee(policy, ranks)
         self.passes: list[Pass] = []
         self.ops: list[Op] = []
@@ -92,6 +108,10 @@ class World:
         self._quarantined: list[int] = []
         self._next_step = 1
         self._grammars: dict[str, str] = {}
+        self._prompts: dict[str, str] = {}
+        if prefix_cache:
+            self.warm["a"] = self._free.pop()
+            self.referee.cache.kept(self.warm["a"])
 
     # For the scheduler.
 
@@ -103,12 +123,24 @@ class World:
             self.referee.told(notice)
             yield notice
 
-    def alloc(self, rid: str, pages: int) -> tuple[int, ...] | None:
-        """Pages for the newest attempt of `rid`; None if there are not enough."""
+    def prompt(self, rid: str) -> tuple[str, ...]:
+        """What each page of the prompt holds, all pages before it included, as in a chain of hashes.
+
+        Pages that hold the same have the same KV. Only where ``prefix_cache`` is claimed; else empty.
+        """
+        text = self._prompts.get(rid, "")
+        return tuple(text[: end + 1] for end in range(len(text)))
+
+    def alloc(self, rid: str, pages: int, cached: Sequence[int] = ()) -> tuple[int, ...] | None:
+        """Pages for the newest attempt of `rid`; None if there are not enough.
+
+        With `cached`, the attempt takes a claim on these pages of the prefix cache; they come before the new
+        ones.
+        """
         if len(self._free) < pages:
             return None
         taken = tuple(self._free.pop() for _ in range(pages))
-        self.referee.admitted(rid, taken)
+        self.referee.admitted(rid, taken, cached)
         return taken
 
     def free(self, rid: str, pages: Sequence[int]) -> None:
@@ -122,11 +154,15 @@ class World:
         self._quarantined += pages
 
     def launch(self, rid: str) -> int:
-        """Launch a forward pass with `rid`; its number is returned."""
+        """Launch a forward pass with `rid`, and return its number; without ``overlap_steps``, at its end."""
         step = self._next_step
         self._next_step += 1
         attempt = self.referee.launched(rid, step)
-        self.passes.append(Pass(rid, attempt, step, self.referee.incarnation(rid)))
+        life = self.referee.incarnation(rid)
+        if self.overlap_steps:
+            self.passes.append(Pass(rid, attempt, step, life))
+        else:
+            self.referee.told(Notice(Event.FORWARD_FINISHED, rid, attempt, step, incarnation=life))
         return step
 
     def send(self, rid: str, op: str, *, last: bool) -> None:
@@ -146,14 +182,24 @@ class World:
         self.referee.reported(rid, reason)
 
     def publish(self, rid: str, pages: Sequence[int]) -> None:
-        """Keep pages in the prefix cache for others."""
-        self.referee.published(rid, pages)
+        """Keep pages in the prefix cache for others; with ``prefix_cache``, they are the cache's from then on."""
+        self.referee.published(rid, pages, keep=self.prefix_cache)
+
+    def unlock(self, rid: str, pages: Sequence[int]) -> None:
+        """Drop the claim of `rid` on pages of the prefix cache that it took with :meth:`alloc`."""
+        self.referee.unlocked(rid, pages)
+
+    def evict(self, pages: Sequence[int]) -> None:
+        """The prefix cache gives pages back to the pool."""
+        self.referee.evicted(pages)
+        self._free += [page for page in pages if page not in self._free]
 
     # For the harness.
 
-    def submitted(self, rid: str) -> None:
-        """`rid` is about to be submitted."""
+    def submitted(self, rid: str, prompt: str = "") -> None:
+        """`rid` is about to be submitted; a page of its prompt for each letter."""
         self.referee.submitted(rid)
+        self._prompts[rid] = prompt
         self._grammars[rid] = "compiling"
 
     def aborting(self, rid: str, source: AbortSource) -> None:
@@ -218,6 +264,7 @@ class World:
         if not (self.passes or self.ops):
             self._free += sorted(set(self._quarantined).difference(self._free))
             self._quarantined.clear()
+            self.referee.cache.proven()
 
     def trouble(self, rid: str, event: Event) -> None:
         """The peer of `rid` is lost, or the engine failed on it."""

@@ -12,15 +12,22 @@ from hypothesis import settings
 
 from lifecycle.replay import replay
 from lifecycle.testing.careful import Careful, CarefulAtDecision
+from lifecycle.testing.careful_cache import CarefulWithCache
 from lifecycle.testing.contract import (
     DEFAULT_SETTINGS,
     Capabilities,
     ContractBroken,
-    Player,
     SchedulerContract,
     check_scheduler,
 )
-from lifecycle.testing.faulty import GALLERY, FirstRankSpeaksForAll, FormerLifeEndsTheNew
+from lifecycle.testing.faulty import (
+    GALLERY,
+    EvictsThenClaims,
+    FirstRankSpeaksForAll,
+    FormerLifeEndsTheNew,
+    FreesUnderThePass,
+)
+from lifecycle.testing.player import Player, shortened
 from lifecycle.testing.world import World
 from lifecycle.vocabulary import Event
 
@@ -102,10 +109,61 @@ class TestCarefulWithRanks(TestCareful):
     capabilities = attrs.evolve(TestCareful.capabilities, rid_reuse=True, ranks=True)
 
 
+class TestCarefulWithoutOverlap(TestCareful):
+    """A pass has ended when the launch returns."""
+
+    capabilities = attrs.evolve(TestCareful.capabilities, rid_reuse=True, overlap_steps=False)
+
+
+class TestCarefulWithCache(TestCareful):
+    """Pages of answered requests are kept for the next, in a pool in which they must be evicted again."""
+
+    capabilities = attrs.evolve(SchedulerContract.capabilities, prefix_cache=True, preemption=True)
+
+    def make_scheduler(self, world):
+        return CarefulWithCache(world)
+
+
+class TestCarefulWithCacheAndAll(TestCarefulWithCache):
+    """The same with ranks, rids that are used again, and attempts in quarantine that keep their claims."""
+
+    capabilities = attrs.evolve(
+        TestCareful.capabilities, prefix_cache=True, rid_reuse=True, ranks=True
+    )
+
+
 @pytest.mark.parametrize("faulty", [FormerLifeEndsTheNew, FirstRankSpeaksForAll])
 def test_only_the_capability_finds_it(faulty):
     quick = settings(DEFAULT_SETTINGS, max_examples=200)
     check_scheduler(faulty, seed=1, config=quick)
+
+
+def test_what_frees_under_a_pass_is_not_found_where_passes_do_not_overlap():
+    quick = settings(DEFAULT_SETTINGS, max_examples=200)
+    check_scheduler(FreesUnderThePass, seed=1, config=quick, overlap_steps=False)
+
+
+def test_a_finding_sheds_what_only_another_prompt_makes_needless():
+    b_is_kept = [
+        ("submit", "r1", 1, "b"),
+        ("grammar", "r1", None),
+        ("turn",),
+        ("finish", "r1"),
+        ("turn",),
+    ]
+    b_is_kept += [("transfer", "succeed", "r1", "c0", 0)]
+    pressure = [("submit", "r10", 2, "aa"), ("grammar", "r10", None), ("submit", "r2", 2, "ba")]
+    script = [*b_is_kept, *pressure, ("grammar", "r2", None), ("turn",)]
+    capabilities = Capabilities(prefix_cache=True)
+    player = Player(EvictsThenClaims, capabilities)
+    for action in script[:-1]:
+        player.play(*action)
+    with pytest.raises(ContractBroken) as found:
+        player.play(*script[-1])
+    short = shortened(found.value, EvictsThenClaims, capabilities)
+    assert [action[0] for action in short.script].count("submit") == 2
+    assert len(short.trace) < len(found.value.trace)
+    assert short.violation.invariant is found.value.violation.invariant
 
 
 def test_whoever_forgets_to_say_how_a_scheduler_is_made_is_told():
