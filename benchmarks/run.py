@@ -76,12 +76,14 @@ def rows(section: Section) -> list[list[str]]:
     ]
 
 
-def markdown(done: list[Section]) -> str:
-    """The report as Markdown."""
+def markdown(
+    done: list[Section], title: str = "The core, measured", command: str = "make bench"
+) -> str:
+    """The report as Markdown; `command` is what wrote it."""
     lines = [
-        "# The core, measured",
+        f"# {title}",
         "",
-        "`make bench` wrote this; ratios are of rivals in one run.",
+        f"`{command}` wrote this; ratios are of rivals in one run.",
         "",
     ]
     lines += [f"- {name}: {value}" for name, value in machine_facts().items()]
