@@ -79,12 +79,17 @@ class ObservedTable(RequestTable):
         **details: Any,
     ) -> tuple[Effect, ...]:
         """As :meth:`RequestTable.fire`; the observers see it."""
-        request = self._newest.get(rid) if incarnation is None else self.life(rid, incarnation)
+        newest = self._newest.get(rid)
+        request = newest if incarnation is None else self.life(rid, incarnation)
         try:
             effects = super().fire(rid, event, incarnation=incarnation, now=now, **details)
         except EventError as error:
             self._show("refused", rid, event, details, error)
             raise
+        if incarnation is not None and request is not newest:
+            details["incarnation"] = (
+                incarnation  # a former life: whoever writes it down has to say so
+            )
         if request is None:
             self._show("unknown", rid, event, details)
         else:

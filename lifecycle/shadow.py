@@ -279,9 +279,9 @@ class Shadow:
             elif request.late != late:
                 self.late[event] += 1
             if self.observers:
-                self._tell(request, event, details, effects)
+                self._show("saw", request, event, details, effects)
         except IllegalEvent as error:
-            self._illegal(error, event)
+            self._illegal(error, event, details)
         except Exception as error:  # noqa: BLE001  # a shadow never raises into the scheduler
             self._failed(error)
 
@@ -290,17 +290,19 @@ class Shadow:
         if event == Event.SUBMIT:
             self._submit(rid)
             return
-        life = self._find(rid, details.pop("incarnation", None))
+        incarnation = details.get("incarnation")
+        life = self._find(rid, incarnation)
         if life is None:
             self.unknown[event] += 1
+            self._show("unknown", rid, event, details)
             return
         request, late = life.request, life.request.late
-        effects = request.fire(event, **details)
+        effects = request.fire(event, **{k: v for k, v in details.items() if k != "incarnation"})
         if effects:
             self._owe(life, effects)
         if request.late != late:
             self.late[event] += 1
-        self._tell(request, event, details, effects)
+        self._show("saw", request, event, details, effects)
 
     def _submit(self, rid: str) -> None:
         if not self._chosen(rid):
@@ -318,7 +320,7 @@ class Shadow:
             return
         request = RequestLifecycle(rid, self._automaton, incarnation, self.keep_journal)
         self._lives[rid] = Life(request)
-        self._tell(request, Event.SUBMIT, {}, ())
+        self._show("saw", request, Event.SUBMIT, {}, ())
 
     def _chosen(self, rid: str) -> bool:
         return self._below >= _EVERYONE or zlib.crc32(rid.encode("utf-8", "replace")) < self._below
@@ -541,8 +543,9 @@ class Shadow:
         else:
             self._former.pop((rid, life.request.incarnation), None)
 
-    def _illegal(self, error: IllegalEvent, event: str) -> None:
+    def _illegal(self, error: IllegalEvent, event: str, details: dict[str, Any]) -> None:
         try:
+            self._show("refused", error.rid, event, details, error)
             life = self._find(error.rid, error.incarnation)
             if life is not None:
                 decided = life.request.decided or error.reason is not None
@@ -575,23 +578,18 @@ class Shadow:
         )
         self.counts[kind] += 1
         self.divergences.append(divergence)
-        tell = [observer.diverged for observer in self.observers]
-        for callback in tell if self.on_divergence is None else [*tell, self.on_divergence]:
+        self._show("diverged", divergence)
+        if self.on_divergence is not None:
             try:
-                callback(divergence)
+                self.on_divergence(divergence)
             except Exception as error:  # noqa: BLE001  # a callback's fault is not the scheduler's
                 self._failed(error)
 
-    def _tell(
-        self,
-        request: RequestLifecycle,
-        event: str,
-        details: dict[str, Any],
-        effects: tuple[Effect, ...],
-    ) -> None:
+    def _show(self, method: str, *arguments: Any) -> None:
+        """Tell the observers."""
         for observer in self.observers:
             try:
-                observer.saw(request, event, details, effects)
+                getattr(observer, method)(*arguments)
             except Exception as error:  # noqa: BLE001  # an observer's fault is not the scheduler's
                 self._failed(error)
 
