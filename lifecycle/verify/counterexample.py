@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..compile import AGAIN, LAST, MISS, STEP_EVENTS
-from ..policy import DEFAULT_POLICY
+from ..policy import DEFAULT_POLICY, Policy
 from ..vocabulary import ABORT_REASONS, DEFAULT_OP, Event
 from .one import Broken, Happened
 
@@ -34,14 +34,14 @@ def trace_of(broken: Broken, rid: str = "r1") -> list[dict[str, Any]]:
         except _TooFew as few:  # "two or more" has to be three here
             more[few.kind] += 1
             continue
-        policy = broken.policy.to_mapping()
-        other = {
-            name: choice
-            for name, choice in policy.items()
-            if choice != DEFAULT_POLICY.to_mapping()[name]
-        }
-        head: list[dict[str, Any]] = [{"policy": other}] if other else []
-        return [*head, {"event": "submit", "rid": rid}, *events]
+        return [*policy_line(broken.policy), {"event": "submit", "rid": rid}, *events]
+
+
+def policy_line(policy: Policy) -> list[dict[str, Any]]:
+    """The first line of a trace under `policy`: none where it is the default."""
+    usual = DEFAULT_POLICY.to_mapping()
+    other = {name: choice for name, choice in policy.to_mapping().items() if choice != usual[name]}
+    return [{"policy": other}] if other else []
 
 
 def _events(path: Iterable[Happened], rid: str, more: dict[str, int]) -> list[dict[str, Any]]:

@@ -159,11 +159,19 @@ def test_a_second_report_and_a_published_abort_are_found(monkeypatch):
 
 
 def test_the_command_line(tmp_path):
-    ran = CliRunner().invoke(main, ["verify", "--json"])
+    ran = CliRunner().invoke(main, ["verify", "--requests", "0", "--json"])
     result = json.loads(ran.output)
     assert ran.exit_code == 0
     assert result["one_request"]["broken"] == []
-    unsafe = ["verify", "--policy", "on_undrained=release", "--out", str(tmp_path)]
+    unsafe = [
+        "verify",
+        "--requests",
+        "0",
+        "--policy",
+        "on_undrained=release",
+        "--out",
+        str(tmp_path),
+    ]
     ran = CliRunner().invoke(main, unsafe)
     assert ran.exit_code == 1
     assert "no_free_in_flight is broken: drain_timeout releases the pages" in ran.output
