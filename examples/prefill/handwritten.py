@@ -31,7 +31,8 @@ from typing import Any
 
 import attrs
 
-from lifecycle import WIRE, FinishReason, Hold, Outcome, State, Todo
+from lifecycle import WIRE, AbortSource, FinishReason, Hold, Outcome, State, Todo
+from lifecycle.vocabulary import ABORT_REASONS
 
 from .engine import TransferEngine
 from .pages import FreeListPages, PageList
@@ -104,9 +105,9 @@ class HandWritten:
         **details: Any,
     ) -> None:
         """Something happened. Events that this code has no place for (a drain) are nobody's business."""
-        request = self._requests[rid]
+        request = self._requests.get(rid)
         handler = self._on.get(event)
-        if handler is not None and attempt in (None, request.attempt):
+        if request is not None and handler is not None and attempt in (None, request.attempt):
             handler(request, **details)
 
     def post_abort(self, rid: str) -> None:
@@ -137,7 +138,7 @@ class HandWritten:
     # What happened.
 
     def _aborted(self, request: Request, source: str) -> None:
-        reason = R.CLIENT_ABORT if source == "client" else R.TIMEOUT
+        reason = ABORT_REASONS[AbortSource(source)]
         if request.state is State.QUEUED:
             self._finish(request, reason)
         elif request.state is not State.DONE and request.to_finish is None:
@@ -154,7 +155,12 @@ class HandWritten:
     def _succeeded(self, request: Request, op: str) -> None:
         request.ops.discard(op)
 
-    def _failed(self, request: Request, op: str, reason: FinishReason) -> None:  # noqa: ARG002  # one is enough
+    def _failed(
+        self,
+        request: Request,
+        reason: FinishReason,
+        op: str | None = None,  # noqa: ARG002  # one is enough
+    ) -> None:
         if request.failed is None:
             request.failed = reason
 
