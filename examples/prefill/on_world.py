@@ -2,8 +2,8 @@
 
 This is what a wrapper looks like for a scheduler that was not written for the harness: its allocator, its model
 runner and its transfer engine are replaced by a few lines each that call the
-:class:`~lifecycle.testing.world.World`, and what the world tells is handed to the methods that poll for it. Nothing
-in ``scheduler.py`` knows of it.
+:class:`~lifecycle.testing.world.World`, and what the world tells is handed to the methods that poll for it.
+Nothing in ``scheduler.py`` knows of it.
 
 Point the harness at it with whoever decides: the library, or the clean-up written by hand ::
 

@@ -1,4 +1,4 @@
-"""The harness on the example scheduler: nothing is found where the library decides, and what by hand goes wrong is."""
+"""The harness on the example scheduler: clean where the library decides, and not where clean-up is by hand."""
 
 from __future__ import annotations
 
