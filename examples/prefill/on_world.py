@@ -147,6 +147,7 @@ class OnWorld:
         self.world = world
         self.specs: list[Spec] = []
         self.passes: dict[int, Batch] = {}
+        self.steps: dict[int, int] = {}  # the scheduler's number of each pass of the world
         self.ops: dict[tuple[str, int, int, str], WorldOp] = {}
         pages, engine = WorldPages(world, self._chunks), WorldEngine(self)
         self.scheduler = PrefillScheduler(
@@ -226,7 +227,8 @@ class OnWorld:
         elif notice.event is Event.PEER_LOST:
             scheduler.fire(job, "peer_lost")
         else:  # told a second time: the scheduler's polls are over, so whoever decides hears it at once
-            about = {"step": notice.step, "op": notice.op, "attempt": notice.attempt}
+            step = None if notice.step is None else self.steps[notice.step]
+            about = {"step": step, "op": notice.op, "attempt": notice.attempt}
             details = {name: value for name, value in about.items() if value is not None}
             scheduler.fire(job, notice.event, **details)
 
@@ -250,7 +252,8 @@ class OnWorld:
         job = self._newest(self.specs[chunk.number].rid)
         assert job is not None
         batch = Batch(self.scheduler.steps, done, [(job, chunk)])
-        self.passes[self.world.launch(job.spec.rid)] = batch
+        step = self.world.launch(job.spec.rid)
+        self.passes[step], self.steps[step] = batch, batch.step
 
     def sent(self, spec: Spec, attempt: int, name: str, *, last: bool) -> WorldOp:
         """A chunk is sent."""
