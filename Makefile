@@ -14,7 +14,7 @@ COMPILED := build/compiled
 TYPED := lifecycle kvpool adapters examples benchmarks scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint generate bench compiled test-compiled test-engines test-engines-vllm bench-peers gallery clean
+.PHONY: help demo test test-long lint generate bench compiled test-compiled test-engines test-engines-vllm test-engines-gloo bench-peers gallery clean
 
 help: ## Say what there is.
 	@echo 'make TARGET, where TARGET is one of:'
@@ -46,11 +46,14 @@ compiled: $(COMPILED)/.built ## Build the hot path as an extension module (needs
 test-compiled: $(COMPILED)/.built ## Run the core's tests on the compiled build.
 	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 -m 'not slow' $(wildcard tests/test_*.py) tests/testing/test_agreement.py
 
-test-engines: test-engines-vllm ## Run the adapters' contract suites against the real engines.
+test-engines: test-engines-vllm test-engines-gloo ## Run the adapters' contract suites against the real engines.
 
 test-engines-vllm: ## The adapter of vLLM against vLLM's own scheduler, in a virtual environment of its own.
 	bash scripts/engines_vllm.sh $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pytest -W default tests/engines/vllm
+
+test-engines-gloo: $(READY) ## Ranks that agree over gloo, in 2 and 4 processes.
+	LIFECYCLE_ENGINES=gloo $(PY) -m pytest tests/engines/torch_distributed
 
 bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a virtual environment of their own.
 	bash benchmarks/peers_pool.sh $(VENV)-peers
