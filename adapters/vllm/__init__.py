@@ -20,6 +20,8 @@ replaced. A subclass of its scheduler and of the connector stand in front of it:
 ``Governed`` + the name of a connector
     ``kv_connector="GovernedNixlConnector", kv_connector_module_path="adapters.vllm"``: only the connector is
     governed. :mod:`adapters.vllm.connector` says what that cannot see.
+:func:`observe`
+    Changes nothing, and says what the contract says went wrong (shadow mode).
 :func:`governed`
     A governed subclass of a connector or scheduler class of your own.
 
@@ -35,7 +37,8 @@ from typing import TYPE_CHECKING, Any
 from .blocks import GuardedBlockPool
 from .engine import TESTED, UnsupportedEngine
 from .governor import Governor, Quarantined
-from .install import govern, governed
+from .install import govern, governed, observe
+from .observer import Finding, Observer
 
 if TYPE_CHECKING:
     GovernedScheduler: Any
@@ -43,14 +46,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TESTED",
+    "Finding",
     "GovernedAsyncScheduler",
     "GovernedScheduler",
     "Governor",
     "GuardedBlockPool",
+    "Observer",
     "Quarantined",
     "UnsupportedEngine",
     "govern",
     "governed",
+    "observe",
 ]
 
 

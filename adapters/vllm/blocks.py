@@ -9,7 +9,7 @@ block is given to a third.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
@@ -18,13 +18,17 @@ class GuardedBlockPool:
 
     Args:
         pool: vLLM's ``BlockPool``.
+        on_late: called with the id of a block that the holder frees and does not hold.
+        passive: such a free is passed on all the same.
 
     Attributes:
-        late: how many frees of blocks that the holder does not hold were absorbed.
+        late: how many frees of blocks that the holder does not hold there were.
     """
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    def __init__(
+        self, pool: Any, *, on_late: Callable[[int], None] | None = None, passive: bool = False
+    ) -> None:
+        self._pool, self._on_late, self._passive = pool, on_late, passive
         self._pins: Counter[int] = Counter()
         self.late = 0
 
@@ -58,6 +62,10 @@ class GuardedBlockPool:
                 held.append(block)
             else:
                 self.late += 1
+                if self._on_late is not None:
+                    self._on_late(block.block_id)
+                if self._passive:
+                    held.append(block)
             if not self._pins[block.block_id]:
                 del self._pins[block.block_id]
         self._pool.free_blocks(held)

@@ -41,9 +41,14 @@ def governing(base: Any, *, hybrid: bool) -> type:
 
         def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
             """The connector gets a guarded view of vLLM's block pool."""
-            if self.governor is not None:
-                self.governor.bind(kv_cache_manager)
-            self.guarded_pool = GuardedBlockPool(kv_cache_manager.block_pool)
+            governor = self.governor
+            if governor is not None:
+                governor.bind(kv_cache_manager)
+            self.guarded_pool = GuardedBlockPool(
+                kv_cache_manager.block_pool,
+                on_late=None if governor is None else governor.mispinned,
+                passive=governor is not None and governor.passive,
+            )
             view = ManagerView(kv_cache_manager, self.guarded_pool)
             super().bind_kv_cache_manager(view)
 

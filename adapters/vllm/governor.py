@@ -106,6 +106,9 @@ class Governor:
         quarantined: by the id within vLLM, blocks that a deadline took out of circulation.
     """
 
+    passive = False
+    """Whether vLLM is left as it is, and only looked at (:class:`adapters.vllm.Observer`)."""
+
     def __init__(
         self,
         *,
@@ -274,6 +277,13 @@ class Governor:
             self._fire(life, "preempt")
         finally:
             self._finishing = None
+
+    def freed(self, request: Any) -> None:
+        """VLLM frees the blocks of a finished request, as it was told to."""
+
+    def mispinned(self, block_id: int) -> None:
+        """The connector freed a block that it has not pinned; it was absorbed."""
+        log.warning("the connector freed block %d, which it has not pinned", block_id)
 
     def completed(self, engine_id: str, op: str) -> bool:
         """A worker reports that `op` is over. False if it was late or unknown."""

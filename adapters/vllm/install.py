@@ -9,6 +9,7 @@ from . import engine
 from . import scheduler as schedulers
 from .engine import UnsupportedEngine
 from .governor import Governor
+from .observer import Observer
 
 _made: dict[type, type] = {}
 
@@ -65,9 +66,19 @@ def govern(scheduler: Any, governor: Governor | None = None) -> Governor:
     governor.scheduler = scheduler
     scheduler.governor = connector.governor = governor
     governor.bind(scheduler.kv_cache_manager)
-    if connector.guarded_pool is None:  # it was bound before it was governed
-        connector.bind_kv_cache_manager(scheduler.kv_cache_manager)
+    connector.bind_kv_cache_manager(scheduler.kv_cache_manager)
     return governor
+
+
+def observe(scheduler: Any, observer: Observer | None = None) -> Observer:
+    """Look at a scheduler of vLLM, and change nothing: see :mod:`adapters.vllm.observer`.
+
+    Raises:
+        UnsupportedEngine: as :func:`govern`.
+    """
+    observer = observer or Observer()
+    govern(scheduler, observer)
+    return observer
 
 
 def by_name(name: str, of: str) -> type:

@@ -99,6 +99,11 @@ def governing(base: Any) -> type:
                 self.governor.preempted(request)
             super()._preempt_request(request, *args, **kwargs)
 
+        def _free_blocks(self, request: Any) -> None:
+            if self.governor is not None:
+                self.governor.freed(request)
+            super()._free_blocks(request)
+
         def _as_known(self, request: Any) -> Any:
             """A finished request under the id that its client knows."""
             assert self.governor is not None
