@@ -25,7 +25,7 @@ except ImportError as error:  # pragma: no cover  # a test runs this in a proces
 
 from . import __version__
 
-COMMANDS = ("check", "demo", "diagram", "explain", "fuzz", "replay", "verify")
+COMMANDS = ("check", "demo", "diagram", "explain", "fuzz", "prove", "replay", "verify")
 """Every command, sorted: the command `x` is the function `x` of :mod:`lifecycle.commands.x`."""
 
 
