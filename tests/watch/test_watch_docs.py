@@ -22,7 +22,7 @@ def ran(page):
     return text, done.stdout
 
 
-@pytest.mark.parametrize("page", ["logs.md", "shadow.md"])
+@pytest.mark.parametrize("page", ["logs.md", "metrics.md", "shadow.md"])
 def test_the_page_shows_what_its_code_prints(page):
     text, printed = ran(page)
     shown = "".join(re.findall(r"```text\n(.*?)```", text, re.DOTALL))
