@@ -8,15 +8,22 @@ import sys
 import click
 from rich.text import Text
 
-from ..policy import DEFAULT_POLICY
 from ..spec import Table
 from .common import BadInput, console, table_option
+from .verify import policy_of
 
 
 @click.command()
 @table_option
+@click.option(
+    "--policy",
+    "choices",
+    multiple=True,
+    metavar="NAME=CHOICE",
+    help="Prove under this policy, such as abort_after_handoff=ignore; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def prove(table: Table, as_json: bool) -> None:
+def prove(table: Table, choices: tuple[str, ...], as_json: bool) -> None:
     """Prove the invariants of a table by induction, and say where the order of events decides the reason.
 
     Exit 0 if everything is proved, 1 if something is not, 2 on bad input. That the order of arrival matters in
@@ -28,8 +35,9 @@ def prove(table: Table, as_json: bool) -> None:
     except ImportError as error:
         msg = f'prove needs {error.name}; install it with: pip install "request-lifecycle[prove]"'
         raise BadInput(msg) from None
-    result = run(table)
-    sound, order = join_is_sound(), exceptions(table, DEFAULT_POLICY)
+    policy = policy_of(choices)
+    result = run(table, policy)
+    sound, order = join_is_sound(), exceptions(table, policy)
     good = not result.failed and not result.vacuous and sound
     if as_json:
         json.dump(

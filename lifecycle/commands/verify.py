@@ -72,7 +72,7 @@ def verify(
     What breaks is shown by the fewest events that break it. Exit 0 if everything holds, 1 if something breaks, 2
     on bad input.
     """
-    policies = (_policy(choices),) if choices else safe_policies()
+    policies = (policy_of(choices),) if choices else safe_policies()
     started = time.perf_counter()
     proof = verify_one(table, policies)
     seconds = time.perf_counter() - started
