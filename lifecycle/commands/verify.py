@@ -116,7 +116,8 @@ def _fleet(table: Table, policy: Policy, requests: int, ranks: int, pages: int) 
         return verify_fleet(requests, ranks, pages, table=table, policy=policy, told=told)
 
 
-def _policy(choices: tuple[str, ...]) -> Policy:
+def policy_of(choices: tuple[str, ...]) -> Policy:
+    """The policy of options `NAME=CHOICE`; the default where there are none."""
     named: dict[str, object] = {}
     for choice in choices:
         name, equals, value = choice.partition("=")
