@@ -166,3 +166,17 @@ def test_a_trail_refuses_what_it_cannot_follow():
         trail([{"policy": {}}])
     with pytest.raises(TraceError, match=":2: "):
         trail([GOOD[0], {"event": "admit"}])
+
+
+def test_the_last_claim_takes_the_arrow_that_stands_for_it():
+    lines = [
+        *GOOD[:3],
+        {"event": "abort", "rid": "r1"},
+        {"event": "transfer_drained", "rid": "r1"},
+    ]
+    drawn = picture(PREFILL)
+    followed = follow(drawn, lines)
+    assert len(followed.edges) == len(drawn.edges)
+    (last,) = [edge for edge in followed.edges if "line 5" in edge.marks]
+    assert (last.start, last.end) == ("aborted", "done")
+    assert "last claim dropped" in last.labels
