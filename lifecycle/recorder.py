@@ -280,9 +280,13 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child there is no thread that writes, and the segment is the parent's."""
+    """In a forked child there is no thread that writes, and the segment is the parent's.
+
+    The lock may have been held by that thread at the fork, and then nobody would ever open it here.
+    """
     for recorder in list(_ALL):
         recorder._descriptor, recorder.max_waiting = -1, 0
+        recorder._writing, recorder._wake = threading.Lock(), threading.Event()
     _ALL.clear()
 
 

@@ -239,6 +239,23 @@ def test_a_forked_child_leaves_the_parents_segment_alone(tmp_path):
     assert [life.rid for life in replayed(path).requests.lives()] == ["parent0"]
 
 
+def test_a_child_that_is_forked_while_the_parent_writes_is_not_locked_out(tmp_path):
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    with Recorder(tmp_path / "t.jsonl", flush_every=3600) as recorder:
+        table = ObservedTable([recorder])
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        child = context.Process(target=_in_child, args=(recorder, table, queue))
+        with recorder._writing:
+            child.start()
+        child.join(20)
+        try:
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+
+
 def test_two_recorders_of_one_path_take_different_segments(tmp_path):
     path = tmp_path / "t.jsonl"
     with Recorder(path, max_bytes=3000) as one, Recorder(path, max_bytes=3000) as two:
