@@ -57,7 +57,7 @@ def difference_at_the_end(run, oracle):
     return None
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(traces())
 def test_every_event_of_any_trace(trace):
     assert disagreement(trace) is None
@@ -72,7 +72,8 @@ def test_a_legal_trace_is_legal(trace):
 def test_a_change_of_the_model_is_noticed(method, monkeypatch):
     """The comparison can fail: with a rule of the model taken out, some trace tells the two apart."""
 
-    @settings(max_examples=1000, phases=[Phase.generate])  # found is enough; no need to shrink it
+    # Found is enough, no need to shrink it; and the same traces in each run, since some changes show seldom.
+    @settings(max_examples=10_000, phases=[Phase.generate], derandomize=True, database=None)
     @given(traces())
     def compare(trace):
         assert disagreement(trace) is None
