@@ -85,7 +85,7 @@ class FirstRankSpeaksForAll(Faulty):
 
     breaks, seen_in = (
         Invariant.RANK_AGREEMENT,
-        "sgl-project/sglang: a minimum over verdicts is the only consensus",
+        "sgl-project/sglang#26394",
     )
     needs = ("ranks",)
 
@@ -129,7 +129,7 @@ class DeadlineFrees(Faulty):
 class QuarantineForgotten(Faulty):
     """The drain deadline ends the request, and its pages are nobody's from then on."""
 
-    breaks, seen_in = Invariant.DRAIN_TO_ZERO, "vllm-project/vllm: blocks held for ever"
+    breaks, seen_in = Invariant.DRAIN_TO_ZERO, "vllm-project/vllm#46283"
     needs = ("drain_deadline",)
 
     def give_up(self, job: Job, attempt: Attempt) -> None:  # noqa: ARG002  # nothing is done for it
@@ -151,7 +151,7 @@ class LeaksOnAbort(Faulty):
 class PublishesAborted(Faulty):
     """The pages of an aborted request go to the prefix cache."""
 
-    breaks, seen_in = Invariant.NO_TAINTED_PUBLISH, "reports of poisoned prefix caches"
+    breaks, seen_in = Invariant.NO_TAINTED_PUBLISH, "sgl-project/sglang#28374"
 
     def free(self, job: Job, attempt: Attempt) -> None:
         """Keep them, they may be useful."""
