@@ -50,6 +50,9 @@ log = logging.getLogger("adapters.vllm")
 RECV, SEND = "recv", "send"
 """The ops that vLLM knows: a load into the blocks, and whatever reads them after the finish."""
 
+HELD_FOR_LOAD: Final = "WAITING_FOR_REMOTE_KVS"
+"""VLLM's status of a request that waits until its load is over."""
+
 POLICY: Final = Policy(report="at_decision")
 DEADLINES: Final[Mapping[str, float]] = {"transferring": 600.0, "draining": 60.0}
 """Seconds. Longer than the leases of vLLM's own connectors, which end most transfers by themselves."""
@@ -61,8 +64,9 @@ _ALIASES = 16384  # how many ids of later lives are remembered for their last ou
 class Life:
     """One life of a request of vLLM.
 
-    `loads` tells whether the connector's last answer was to load asynchronously. `tail` is set when the connector
-    keeps a partial last block. `lent` names the ops that are out, of any attempt. `detached` holds the blocks of
+    `loads` tells whether the connector's last answer was to load asynchronously. `unannounced` is set while tokens
+    come from outside without such an answer: vLLM's status of the request tells whether they are still loading.
+    `tail` is set when the connector keeps a partial last block. `lent` names the ops that are out, of any attempt. `detached` holds the blocks of
     earlier attempts that drain.
     """
 
@@ -72,6 +76,7 @@ class Life:
     request: Any
     lifecycle: RequestLifecycle
     loads: bool = False
+    unannounced: bool = False
     tail: bool = False
     preemptions: int = 0
     lent: set[str] = attrs.field(factory=set)
@@ -201,7 +206,21 @@ class Governor:
             return
         self._catch_up(life)
         self._admit(life)
+        life.unannounced = bool(external_tokens) and not life.loads
         if external_tokens and life.loads and RECV not in life.lifecycle.ops:
+            self._post(life, RECV)
+
+    def held_for_load(self, request: Any) -> None:
+        """Post the load that vLLM holds a request for, if the connector's answer did not announce it.
+
+        The answer passes by where ``get_num_new_matched_tokens`` was replaced on the connector itself. Without a
+        claim the load's completion would be late, and the request would wait for ever.
+        """
+        life = self._lives.get(request.request_id)
+        if life is None or not life.unannounced or request.status.name != HELD_FOR_LOAD:
+            return
+        life.unannounced = False
+        if RECV not in life.lifecycle.ops:
             self._post(life, RECV)
 
     def lend(self, rid: str, op: str) -> None:
@@ -272,6 +291,7 @@ class Governor:
         if life.lifecycle.ops:
             life.detached[life.lifecycle.attempt] = self._manager.pop_blocks_for_free(request)
         life.preemptions += 1
+        life.unannounced = False
         self._finishing = life
         try:
             self._fire(life, "preempt")
@@ -295,6 +315,8 @@ class Governor:
                 self.clear(engine_id)
             return True
         life = self._lives.get(engine_id)
+        if life is not None and op == RECV:
+            self.held_for_load(life.request)
         known = life is not None and (
             op in life.lifecycle.ops or any(op in old.ops for old in life.lifecycle.draining)
         )

@@ -64,8 +64,12 @@ def governing(base: Any) -> type:
                 return list(super().finish_requests(request_ids, finished_status))
             if isinstance(request_ids, str):
                 request_ids = (request_ids,)
-            if request_ids is not None and not self._answering:
-                request_ids = [governor.engine_id(each) for each in request_ids]
+            if request_ids is not None:
+                as_is = self._answering
+                request_ids = [each if as_is else governor.engine_id(each) for each in request_ids]
+            for each in list(self.requests) if request_ids is None else request_ids:
+                if (request := self.requests.get(each)) is not None:
+                    governor.held_for_load(request)  # before its status says that it is over
             if finished_status.name == "FINISHED_ABORTED" and not self._answering:
                 for each in list(self.requests) if request_ids is None else request_ids:
                     request = self.requests.get(each)

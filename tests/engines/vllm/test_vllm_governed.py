@@ -72,6 +72,74 @@ def test_the_healthy_ways_are_as_they_were(governed):
     assert not vllm.governor.absorbed
 
 
+def loading_unannounced(vllm, tokens=32):
+    """The same, where the answer of the connector does not pass the governed class: it was replaced on the object."""
+    vllm.connector.get_num_new_matched_tokens = lambda request, computed: (
+        (tokens, True) if computed == 0 else (0, False)
+    )
+    vllm.add("r1", answer=1)
+    vllm.step()
+    assert vllm.status("r1") == "WAITING_FOR_REMOTE_KVS"
+
+
+def test_a_load_that_was_not_announced_ends_its_wait_once(governed):
+    vllm = governed()
+    loading_unannounced(vllm)
+    vllm.step(received=["r1"])
+    assert not vllm.governor.absorbed
+    output = vllm.scheduler.schedule()
+    assert vllm.status("r1") == "RUNNING"
+    vllm.answer(output, received=["r1"])
+    assert vllm.told == [("r1", "length")]
+    assert vllm.governor.absorbed == {"finished_recving": 1}
+    assert vllm.governor.refused == []
+    assert vllm.free == vllm.total
+
+
+def test_a_second_report_of_a_load_that_was_not_announced_is_late(governed):
+    vllm = governed()
+    loading_unannounced(vllm)
+    first, second = vllm.scheduler.schedule(), vllm.scheduler.schedule()
+    vllm.answer(first, received=["r1"])
+    assert vllm.status("r1") == "WAITING_FOR_REMOTE_KVS"
+    vllm.answer(second, received=["r1"])  # vLLM still holds it, and has the first on its books
+    assert vllm.governor.absorbed == {"finished_recving": 1}
+    vllm.step()
+    assert vllm.told == [("r1", "length")]
+    assert vllm.free == vllm.total
+
+
+def test_an_abort_waits_for_a_load_that_was_not_announced(governed):
+    vllm = governed()
+    loading_unannounced(vllm)
+    vllm.abort("r1")
+    vllm.step()
+    assert vllm.free == vllm.total - 2
+    vllm.step(received=["r1"])
+    assert vllm.status("r1") is None
+    assert vllm.free == vllm.total
+    assert not vllm.governor.absorbed
+
+
+def test_a_load_that_never_started_is_no_claim_of_a_former_attempt(governed):
+    vllm = governed()
+    answer = [(32, False)]
+    vllm.connector.get_num_new_matched_tokens = lambda request, computed: answer[0]
+    vllm.add("r1", answer=5)
+    vllm.step()  # loaded within the step, nothing to wait for
+    vllm.scheduler._preempt_request(vllm.scheduler.running.pop(), 0.0)
+    answer[0] = (32, True)
+    vllm.scheduler.defer_async_loads = True
+    vllm.scheduler.sched_step_seq = vllm.scheduler.processed_step_seq + 1  # a pass is under way
+    vllm.scheduler.schedule()
+    assert list(vllm.scheduler.deferred_loads) == ["r1"]
+    assert vllm.status("r1") == "WAITING_FOR_REMOTE_KVS"
+    vllm.abort("r1")
+    assert vllm.status("r1") is None
+    assert vllm.free == vllm.total
+    assert vllm.governor.refused == []
+
+
 @pytest.mark.parametrize("order", [("received", "sent"), ("sent", "received")])
 def test_blocks_go_back_once_everyone_is_done_with_them(governed, order):
     vllm = governed()
