@@ -66,8 +66,8 @@ class Life:
 
     `loads` tells whether the connector's last answer was to load asynchronously. `unannounced` is set while tokens
     come from outside without such an answer: vLLM's status of the request tells whether they are still loading.
-    `tail` is set when the connector keeps a partial last block. `lent` names the ops that are out, of any attempt. `detached` holds the blocks of
-    earlier attempts that drain.
+    `tail` is set when the connector keeps a partial last block. `lent` names the ops that are out, of any attempt.
+    `detached` holds the blocks of earlier attempts that drain.
     """
 
     engine_id: str

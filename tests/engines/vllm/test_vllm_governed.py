@@ -73,7 +73,7 @@ def test_the_healthy_ways_are_as_they_were(governed):
 
 
 def loading_unannounced(vllm, tokens=32):
-    """The same, where the answer of the connector does not pass the governed class: it was replaced on the object."""
+    """The same, where the connector's answer does not pass the governed class: it was replaced on the object."""
     vllm.connector.get_num_new_matched_tokens = lambda request, computed: (
         (tokens, True) if computed == 0 else (0, False)
     )
