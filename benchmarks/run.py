@@ -1,7 +1,8 @@
-"""Measures the core and the pool, prints tables, and writes them to ``benchmarks/results/``.
+"""Measures the core, the batch and the pool, prints tables, and writes them to ``benchmarks/results/``.
 
     python benchmarks/run.py            some minutes
     python benchmarks/run.py --quick    a glance
+    python benchmarks/run.py --only batch
 
 Targets are printed with what was measured; a target that is missed is said and is no error.
 """
@@ -14,10 +15,13 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import attrs
+from bench_batch import sections as batch_sections
 from bench_core import Section, sections
 from bench_harness import sections as harness_sections
 from rich.console import Console
@@ -31,23 +35,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="where to write")
+    parser.add_argument("--only", choices=("core", "batch", "pool"), help="this part alone")
     options = parser.parse_args()
+    parts = [options.only] if options.only else ["core", "batch", "pool"]
+    quick = options.quick
+    if "core" in parts:
+        both = chain(sections(quick=quick), harness_sections(quick=quick))
+        report("core", "The core, measured", both, options.out)
+    if "batch" in parts:
+        report("batch", "The batch, measured", batch_sections(quick=quick), options.out)
+    if "pool" in parts:
+        pool = [sys.executable, str(HERE / "bench_pool.py")]
+        if quick:
+            pool += ["--rounds", "3"]
+        sys.exit(subprocess.run(pool, check=False).returncode)
+
+
+def report(name: str, title: str, measured: Iterable[Section], out: Path) -> None:
+    """Print sections as they are measured, and write them to `out` as Markdown and JSON."""
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     done = []
-    for section in sections(quick=options.quick):
+    for section in measured:
         done.append(section)
         show(console, section)
-    for section in harness_sections(quick=options.quick):
-        done.append(section)
-        show(console, section)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "core.md").write_text(markdown(done), encoding="utf-8")
-    (options.out / "core.json").write_text(as_json(done), encoding="utf-8")
-    console.print(f"written to {os.path.relpath(options.out)}/core.md and core.json")
-    pool = [sys.executable, str(HERE / "bench_pool.py")]
-    if options.quick:
-        pool += ["--rounds", "3"]
-    sys.exit(subprocess.run(pool, check=False).returncode)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.md").write_text(markdown(done, title), encoding="utf-8")
+    (out / f"{name}.json").write_text(as_json(done), encoding="utf-8")
+    console.print(f"written to {os.path.relpath(out)}/{name}.md and {name}.json")
 
 
 def show(console: Console, section: Section) -> None:
@@ -120,6 +134,7 @@ def machine_facts() -> dict[str, str]:
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "Python": platform.python_version(),
         "attrs": version("attrs"),
+        "numpy": version("numpy"),
         "transitions": version("transitions"),
     }
 
