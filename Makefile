@@ -14,7 +14,7 @@ COMPILED := build/compiled
 TYPED := lifecycle kvpool adapters examples benchmarks scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint generate bench compiled test-compiled test-engines test-engines-vllm test-engines-gloo test-engines-mooncake bench-peers gallery clean
+.PHONY: help demo test test-long lint generate bench compiled test-compiled test-engines test-engines-vllm test-engines-sglang test-engines-gloo test-engines-mooncake bench-peers gallery clean
 
 help: ## Say what there is.
 	@echo 'make TARGET, where TARGET is one of:'
@@ -46,7 +46,7 @@ compiled: $(COMPILED)/.built ## Build the hot path as an extension module (needs
 test-compiled: $(COMPILED)/.built ## Run the core's tests on the compiled build.
 	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 -m 'not slow' $(wildcard tests/test_*.py) tests/testing/test_agreement.py
 
-test-engines: test-engines-vllm test-engines-gloo test-engines-mooncake ## Run the adapters' contract suites against the real engines.
+test-engines: test-engines-vllm test-engines-sglang test-engines-gloo test-engines-mooncake ## Run the adapters' contract suites against the real engines.
 
 test-engines-vllm: ## The adapter of vLLM against vLLM's own scheduler, in a virtual environment of its own.
 	bash scripts/engines_vllm.sh $(VENV)-vllm
@@ -59,6 +59,10 @@ test-engines-gloo: $(READY) ## Ranks that agree over gloo, in 2 and 4 processes.
 test-engines-mooncake: ## The adapter of Mooncake over the real engine, in two processes.
 	bash scripts/engines_transfer.sh $(VENV)-transfer
 	LIFECYCLE_ENGINES=mooncake unshare -rn sh -c 'ip link set lo up; exec "$$0" -m pytest -W default tests/engines/mooncake' $(VENV)-transfer/bin/python
+
+test-engines-sglang: ## SGLang's own scheduler, which no adapter governs yet, in a virtual environment of its own.
+	bash scripts/engines_sglang.sh $(VENV)-sglang
+	$(VENV)-sglang/bin/python -m pytest -W default tests/engines/sglang
 
 bench-peers: ## Measure the pool against SGLang's and vLLM's allocators, in a virtual environment of their own.
 	bash benchmarks/peers_pool.sh $(VENV)-peers
@@ -77,7 +81,7 @@ $(COMPILED)/.built: $(READY) lifecycle/compile.py lifecycle/request.py $(wildcar
 	@touch $@
 
 clean: ## Remove what the other targets made, the virtual environment included.
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-vllm build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-vllm $(VENV)-sglang build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find $(TYPED) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp comes last, and pip is what tells a usable environment, so a set-up that was interrupted is done
