@@ -51,6 +51,7 @@ test-engines: test-engines-vllm test-engines-sglang test-engines-gloo test-engin
 test-engines-vllm: ## The adapter of vLLM against vLLM's own scheduler, in a virtual environment of its own.
 	bash scripts/engines_vllm.sh $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pytest -W default tests/engines/vllm
+	bash scripts/vllm_own_tests.sh $(VENV)-vllm
 
 test-engines-gloo: $(READY) ## Ranks that agree over gloo, in 2 and 4 processes.
 	LIFECYCLE_ENGINES=gloo $(PY) -m pytest tests/engines/torch_distributed
