@@ -1,4 +1,4 @@
-"""What SGLang 0.5.23 does by itself: the failures that the adapter is there for, each on its own code."""
+"""What SGLang 0.5.23 does by itself: the failures that an adapter would have to prevent, each on its own code."""
 
 from __future__ import annotations
 
