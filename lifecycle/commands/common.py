@@ -1,4 +1,4 @@
-"""What the commands share: bad input, the console, files and standard input, the choice of a table."""
+"""What the commands share: bad input, the console, files and standard input, the choice of table and policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import click
 from rich.console import Console
 
 from ..decode import DECODE
-from ..errors import LifecycleError
+from ..errors import LifecycleError, PolicyError
+from ..policy import Policy
 from ..prefill import PREFILL
 from ..spec import Table
 
@@ -90,6 +91,25 @@ def _table(_context: click.Context, _parameter: click.Parameter, name: str) -> T
         msg = f"{name!r} is no lifecycle.Table, it is {type(table).__name__}"
         raise BadInput(msg)
     return table
+
+
+def policy_of(choices: tuple[str, ...]) -> Policy:
+    """The policy of options ``NAME=CHOICE``; the default where there are none.
+
+    Raises:
+        BadInput: an option has another form, or there is no such choice.
+    """
+    named: dict[str, object] = {}
+    for choice in choices:
+        name, equals, value = choice.partition("=")
+        if not equals:
+            msg = f"--policy takes NAME=CHOICE, such as report=at_decision; got {choice!r}"
+            raise BadInput(msg)
+        named[name] = value.split(",") if name == "precedence" and "," in value else value
+    try:
+        return Policy.from_mapping(named)
+    except PolicyError as error:
+        raise BadInput(str(error)) from None
 
 
 table_option = click.option(

@@ -13,11 +13,10 @@ from ..diagrams.picture import Picture, PictureError, View
 from ..diagrams.render import THEMES
 from ..diagrams.trail import highlighted
 from ..diagrams.views import picture
-from ..errors import PolicyError, TraceError
-from ..policy import Policy
+from ..errors import TraceError
 from ..spec import Table
 from ..trace import read
-from .common import BadInput, opened, survive_any_text, table_option
+from .common import BadInput, opened, policy_of, survive_any_text, table_option
 
 
 @click.command()
@@ -70,7 +69,7 @@ def diagram(
     wanted = format_ or SUFFIXES.get(Path(out).suffix.lower() if out else "", Format.MERMAID)
     try:
         drawn = _drawn(table, view, choices, highlight, rid, wanted)
-        made = draw(table, wanted, policy=_policy(choices), theme=theme, drawn=drawn)
+        made = draw(table, wanted, policy=policy_of(choices), theme=theme, drawn=drawn)
     except PictureError as error:
         raise BadInput(str(error)) from None
     _write(made, wanted, out)
@@ -92,7 +91,7 @@ def _drawn(
         if rid is not None:
             msg = "--rid names the request to --highlight; give a trace"
             raise BadInput(msg)
-        return picture(table, view or View.STATES, _policy(choices))
+        return picture(table, view or View.STATES, policy_of(choices))
     if choices:
         msg = "a trace brings its own policy; give --policy or --highlight, not both"
         raise BadInput(msg)
@@ -106,20 +105,6 @@ def _drawn(
             text = str(error).replace("name the one to follow", "name one with --rid")
             msg = f"{name}: {text}"
             raise BadInput(msg) from None
-
-
-def _policy(choices: tuple[str, ...]) -> Policy:
-    named: dict[str, object] = {}
-    for choice in choices:
-        name, equals, value = choice.partition("=")
-        if not equals:
-            msg = f"--policy takes NAME=CHOICE, such as report=at_decision; got {choice!r}"
-            raise BadInput(msg)
-        named[name] = value.split(",") if name == "precedence" and "," in value else value
-    try:
-        return Policy.from_mapping(named)
-    except PolicyError as error:
-        raise BadInput(str(error)) from None
 
 
 def _write(made: str | bytes, wanted: str, out: str | None) -> None:

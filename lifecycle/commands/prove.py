@@ -9,8 +9,7 @@ import click
 from rich.text import Text
 
 from ..spec import Table
-from .common import BadInput, console, table_option
-from .verify import policy_of
+from .common import BadInput, console, policy_of, table_option
 
 
 @click.command()

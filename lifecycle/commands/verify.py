@@ -15,7 +15,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..diagrams.sequence import sequence
-from ..errors import PolicyError
 from ..policy import DEFAULT_POLICY, Policy
 from ..replay import Replay
 from ..spec import Table
@@ -24,7 +23,7 @@ from ..trace import parse
 from ..verify.counterexample import trace_of
 from ..verify.fleets import FleetProof, verify_fleet
 from ..verify.one import Proof, safe_policies, verify_one
-from .common import BadInput, console, survive_any_text, table_option
+from .common import BadInput, console, policy_of, survive_any_text, table_option
 
 
 @click.command()
@@ -114,21 +113,6 @@ def _fleet(table: Table, policy: Policy, requests: int, ranks: int, pages: int) 
             progress.update(task, speed=speed)
 
         return verify_fleet(requests, ranks, pages, table=table, policy=policy, told=told)
-
-
-def policy_of(choices: tuple[str, ...]) -> Policy:
-    """The policy of options `NAME=CHOICE`; the default where there are none."""
-    named: dict[str, object] = {}
-    for choice in choices:
-        name, equals, value = choice.partition("=")
-        if not equals:
-            msg = f"--policy takes NAME=CHOICE, such as report=at_decision; got {choice!r}"
-            raise BadInput(msg)
-        named[name] = value.split(",") if name == "precedence" and "," in value else value
-    try:
-        return Policy.from_mapping(named)
-    except PolicyError as error:
-        raise BadInput(str(error)) from None
 
 
 def _show(proof: Proof, table: Table, seconds: float, screen: Console) -> None:
